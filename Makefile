@@ -1,0 +1,31 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check bench clean
+
+setup: .venv/.complete
+
+# The stamp comes last, so an interrupted installation is taken up again.
+.venv/.complete: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'
+	@touch $@
+
+demo: setup
+	$(BIN)/scannable demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+bench: setup
+	$(BIN)/python benchmarks/scan.py
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out

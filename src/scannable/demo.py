@@ -1,0 +1,109 @@
+"""`scannable demo`: the idea of the paper on one screen."""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree
+
+from scannable.experiments import scan_cost
+from scannable.scan import BinaryCounter, reference, scan
+from scannable.spd.counters import CountedAgg
+
+LETTERS = "abcdefgh"
+
+
+def bracket(older: str, newer: str) -> str:
+    """An operator that hides nothing: the result shows what was combined with what, and in which order."""
+    return f"({older}{newer})"
+
+
+def run(folder: Path, console: Console) -> None:
+    """Show both scans, that they agree, and what they cost."""
+    console.rule("[bold]One tree")
+    console.print("Upsweep of the static scan over a b c d e f g h: node (k, j) covers elements j*2^k to (j+1)*2^k - 1.\n")
+    console.print(tree(3, 0))
+    console.rule("[bold]Walked element by element")
+    console.print("The binary counter keeps one root for each set bit of t, and the fold of the roots down to each.\n")
+    console.print(counter_table())
+    console.rule("[bold]The same prefixes")
+    console.print(agreement())
+    console.rule("[bold]And the price")
+    with console.status("counting Agg calls up to 65,536 elements"):
+        costs, picture = scan_cost.report(folder)
+    console.print(cost_table(costs))
+    console.print(f"Figure: {picture}\nNumbers: {picture.with_suffix('.csv')}", soft_wrap=True, highlight=False)
+
+
+def tree(k: int, j: int) -> Tree:
+    """The subtree under node (k, j), with the value of each node."""
+
+    def value(k: int, j: int) -> str:
+        return LETTERS[j] if k == 0 else bracket(value(k - 1, 2 * j), value(k - 1, 2 * j + 1))
+
+    branch = Tree(f"[dim]({k}, {j})[/] {value(k, j)}")
+    if k:
+        branch.add(tree(k - 1, 2 * j))
+        branch.add(tree(k - 1, 2 * j + 1))
+    return branch
+
+
+def counter_table() -> Table:
+    """Each push of the letters: what is held, what is emitted, and how many Agg calls that took."""
+    table = Table("push", "t", "binary", box=None, pad_edge=False)
+    table.add_column("roots held", overflow="fold")
+    table.add_column("prefix", overflow="fold")
+    table.add_column("Agg calls", justify="right")
+    table.add_column("refolding", justify="right")
+    agg, printed = CountedAgg(bracket), CountedAgg(bracket)
+    counter = BinaryCounter(agg, identity="e")
+    refolded = reference.refolding_counter(printed, LETTERS, "e", literal=False)
+    for letter in LETTERS:
+        before, printed_before = agg.calls, printed.calls
+        counter.push(letter)
+        if counter.prefix() != next(refolded):
+            raise AssertionError("the two counters differ")
+        t = counter.position
+        roots = "  ".join(f"[cyan]{root}[/]" for root in counter.roots.values())
+        table.add_row(
+            letter, str(t), f"{t:b}", roots, counter.prefix(), str(agg.calls - before), str(printed.calls - printed_before)
+        )
+    return table
+
+
+def agreement(n: int = 65_536) -> str:
+    """Compare all prefixes of a long sequence, exactly."""
+    xs = torch.randint(-1000, 1000, (n,), generator=torch.Generator().manual_seed(0))
+    parallel = scan(scan_cost.non_associative, xs, identity=torch.tensor(0))
+    counter = BinaryCounter(scan_cost.non_associative, torch.tensor(0))
+    online: list[torch.Tensor] = []
+    for x in xs:
+        online.append(counter.prefix())
+        counter.push(x)
+    same = int((torch.stack(online) == parallel).sum())
+    left_to_right = torch.tensor(0)
+    for x in xs[:-1]:
+        left_to_right = scan_cost.non_associative(left_to_right, x)
+    verdict = "[bold green]identical[/]" if same == n else "[bold red]DIFFERENT[/]"
+    return (
+        f"Agg(a, b) = 2a + 3b in int64 is exact and not associative: a plain left-to-right loop ends at "
+        f"{int(left_to_right)}, the tree at {int(parallel[-1])}.\n"
+        f"Static scan and binary counter: {same:,} of {n:,} prefixes {verdict}."
+    )
+
+
+def cost_table(costs: list[scan_cost.ScanCost]) -> Table:
+    """Evaluations per element and values held, for a few n."""
+    table = Table("", box=None, pad_edge=False)
+    shown = [n for n in (16, 256, 4096, 65_536) if any(cost.n == n for cost in costs)]
+    for n in shown:
+        table.add_column(f"n = {n:,}", justify="right")
+    for title, read in (
+        ("Agg evaluations per element", lambda cost: f"{cost.evaluations_per_element:.2f}"),
+        ("values held", lambda cost: f"{cost.held:,}"),
+    ):
+        table.add_row(f"[bold]{title}")
+        for way in (scan_cost.STATIC, scan_cost.COUNTER, scan_cost.REFOLDING):
+            table.add_row(f"  {way}", *(read(cost) for n in shown for cost in costs if (cost.way, cost.n) == (way, n)))
+    return table

@@ -1,0 +1,77 @@
+"""Alg. 2, "BinaryCounterUpdate": the scan one element at a time, in O(log t) state and two Agg calls a push."""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Generic, TypeVar
+
+from scannable.scan.state import ScanState, empty
+
+T = TypeVar("T")
+
+
+def push(state: ScanState[T], x: T) -> Generator[tuple[T, T], Any, ScanState[T]]:
+    """Absorb one element: add 1 to the binary counter.
+
+    A coroutine: it yields each pair (older, newer) that is to be aggregated, is sent the aggregate, and returns the
+    new state. So one caller can run it alone (`BinaryCounter`) and another many in step (`extend_many`).
+    """
+    carry, level = x, 0
+    while level in state.roots:
+        carry = yield state.roots[level], carry
+        level += 1
+    # The folds above `level` stand; those below went with their roots. So one fold is new, whatever t is.
+    fold = carry if state.starts_at_identity(level) else (yield state.prefix(level), carry)
+    kept = [k for k in state.roots if k > level]
+    return state.advanced(
+        state.position + 1,
+        {**{k: state.roots[k] for k in kept}, level: carry},
+        {**{k: state.folds[k] for k in kept}, level: fold},
+    )
+
+
+class BinaryCounter(Generic[T]):
+    """The online scan for anything that `agg(older, newer)` takes: tensors, trees, strings, numbers.
+
+        counter = BinaryCounter(agg, identity=e)
+        for x in stream:
+            before = counter.prefix()   # exclusive: x_0 .. x_(t-1), what Alg. 1 returns at t
+            counter.push(x)
+            after = counter.prefix()    # inclusive: x_0 .. x_t, what Alg. 2 as printed emits at t
+
+    `prefix()` reads a cached value and calls nothing.
+    """
+
+    def __init__(self, agg: Callable[[T, T], T], identity: T, *, literal: bool = False) -> None:
+        self.agg: Callable[[T, T], T] = agg
+        self.state: ScanState[T] = empty(identity, literal=literal)
+
+    def prefix(self) -> T:
+        """The aggregate of everything pushed so far, along the tree of Alg. 1; the identity at first."""
+        return self.state.prefix()
+
+    def push(self, x: T) -> None:
+        """Absorb `x`; if `agg` raises, the counter stays as it was."""
+        update = push(self.state, x)
+        aggregate: T | None = None  # sending None starts a coroutine
+        while True:
+            try:
+                older, newer = update.send(aggregate)
+            except StopIteration as done:
+                self.state = done.value
+                return
+            aggregate = self.agg(older, newer)
+
+    def fork(self) -> "BinaryCounter[T]":
+        """An independent counter that goes on from here; nothing is copied."""
+        branch = BinaryCounter(self.agg, self.state.identity, literal=self.state.literal)
+        branch.state = self.state
+        return branch
+
+    @property
+    def position(self) -> int:
+        """How many elements were pushed."""
+        return self.state.position
+
+    @property
+    def roots(self) -> Mapping[int, T]:
+        """The aggregate of the block that each set bit k of `position` stands for."""
+        return self.state.roots

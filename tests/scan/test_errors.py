@@ -1,0 +1,108 @@
+"""Bad input is refused with the value, what was expected, and the way out."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import scannable as sc
+
+from operators import two_three
+
+
+def add(older: Any, newer: Any) -> Any:
+    return older + newer
+
+
+X = torch.zeros(3, 6, 2)
+E = torch.zeros(2)
+
+
+def pair_sum(older: Any, newer: Any) -> Any:
+    return older[0] + newer[0], older[1] + newer[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sc.scan(add, X, identity=E, dim=-1), "dim=-1 is not an axis counted from the front"),
+        (
+            lambda: sc.scan(add, X, identity=E, dim=3),
+            r"dim=3 is out of range: elements has the shape \(3, 6, 2\), only 3 axes",
+        ),
+        (
+            lambda: sc.scan(pair_sum, (X, torch.zeros(3)), identity=(E, E), dim=1),
+            r"dim=1 is out of range: elements\[1\] has the shape \(3,\)",
+        ),
+        (
+            lambda: sc.scan(pair_sum, (X, X[:, :5]), identity=(E, E), dim=1),
+            r"elements\[0\] has 6 time steps on axis 1, but elements\[1\] has 5; all leaves .* equally long",
+        ),
+        (lambda: sc.scan(add, (), identity=()), "hold no tensor at all"),
+        (
+            lambda: sc.scan(lambda a, b: (a, b), X, identity=E, dim=1),
+            r"its result has the structure tuple\(0: Tensor, 1: Tensor\), its input has Tensor; agg\(.*\) must keep",
+        ),
+        (
+            lambda: sc.scan(lambda a, b: torch.cat((a, b), -1), X, identity=E, dim=1),
+            r"its result has the shape \(2, 3, 4\), its input has \(2, 3, 2\)",
+        ),
+        (
+            lambda: sc.scan(lambda a, b: (a + b).double(), X, identity=E, dim=1),
+            "its result has the dtype torch.float64, its input has torch.float32",
+        ),
+        (
+            lambda: sc.scan(add, X, identity=torch.zeros(7), dim=1),
+            r"identity has the shape \(7,\), which does not broadcast to one element, \(3, 2\)",
+        ),
+        (
+            lambda: sc.scan(add, X, identity=(E, E), dim=1),
+            r"identity has the structure tuple\(.*\), the elements have Tensor",
+        ),
+        (
+            lambda: sc.scan(add, X, identity=E.double(), dim=1),
+            r"identity is torch.float64, the elements are torch.float32; use",
+        ),
+        (lambda: sc.scan(add, X, identity=E.to("meta"), dim=1), "identity is on meta, the elements on cpu"),
+    ],
+)
+def test_a_scan_names_what_is_wrong(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_empty_or_single_sequence_is_still_checked() -> None:
+    for n in (0, 1):
+        with pytest.raises(ValueError, match="does not broadcast"):
+            sc.scan(add, X[:, :n], identity=torch.zeros(7), dim=1)
+
+
+def test_python_objects_are_sent_to_the_counter() -> None:
+    with pytest.raises(
+        TypeError, match=r"found str 'ab' at \[1\] of an element; .*BinaryCounter takes any Python object"
+    ):
+        sc.scan(add, (X, "ab"), identity=(E, E))
+
+
+def test_a_number_is_identity_enough_for_plain_tensors() -> None:
+    assert sc.scan(add, torch.arange(5), identity=0).tolist() == [0, 0, 1, 3, 6]
+
+
+def test_a_state_made_by_another_structure_is_refused() -> None:
+    _, state = sc.extend(add, sc.empty(E), X, dim=1)
+    with pytest.raises(
+        ValueError,
+        match=r"does not fit these elements: at level 2 its root has the shape \(3, 2\), an element has \(4, 2\)",
+    ):
+        sc.extend(add, state, torch.zeros(4, 1, 2), dim=1)
+    with pytest.raises(ValueError, match=r"its root has the structure Tensor, an element has tuple\(0: Tensor\)"):
+        sc.extend(add, state, (X,), dim=1)
+    with pytest.raises(ValueError, match=r"its root has the dtype torch\.float32, an element has torch\.float64"):
+        sc.extend(add, state, X.double(), dim=1)
+
+
+def test_literal_cannot_change_in_mid_stream() -> None:
+    first, state = sc.extend(two_three, sc.empty(torch.tensor(1)), torch.arange(4), literal=True)
+    assert first.tolist() == sc.scan(two_three, torch.arange(4), identity=torch.tensor(1), literal=True).tolist()
+    with pytest.raises(ValueError, match="literal=False does not fit a state that took 4 elements with literal=True"):
+        sc.extend(two_three, state, torch.arange(4), literal=False)
