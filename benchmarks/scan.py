@@ -102,7 +102,9 @@ def affine_rows(rounds: int) -> list[list[object]]:
 
 
 def row(agg: str, n: int, passes: str, ours: float, peer: str, theirs: float) -> list[object]:
-    print(f"{agg:>16}  n={n:<6} {passes:<17} {1e3 * ours:9.1f} ms   {peer}: {1e3 * theirs:9.1f} ms   x{theirs / ours:.2f}")
+    print(
+        f"{agg:>16}  n={n:<6} {passes:<17} {1e3 * ours:9.1f} ms   {peer}: {1e3 * theirs:9.1f} ms   x{theirs / ours:.2f}"
+    )
     return [agg, n, passes, round(1e3 * ours, 2), peer, round(1e3 * theirs, 2), round(theirs / ours, 3)]
 
 

@@ -1,8 +1,5 @@
 """The strictest operators there are: they tell every tree, every order of operands and every element apart."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -57,20 +54,6 @@ class TanhMLP(nn.Module):
 
     def forward(self, older: Tensor, newer: Tensor) -> Tensor:
         return self.dropout(torch.tanh(self.linear(torch.cat((older, newer), -1))))
-
-
-class Counted:
-    """Agg with its batched calls and its evaluations counted; elements are scalars."""
-
-    def __init__(self, agg: Callable[[Any, Any], Any]) -> None:
-        self.agg = agg
-        self.calls = 0
-        self.evaluations = 0
-
-    def __call__(self, older: Any, newer: Any) -> Any:
-        self.calls += 1
-        self.evaluations += older.numel() if isinstance(older, Tensor) else 1
-        return self.agg(older, newer)
 
 
 def evaluations_after(n: int, *, literal: bool = False) -> int:

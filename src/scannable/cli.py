@@ -24,7 +24,9 @@ def main() -> None:
         import rich  # noqa: F401
         import tyro
     except ImportError as missing:
-        sys.exit(f"scannable: the command line needs {missing.name}; install it with: pip install 'scannable[train,plot]'")
+        sys.exit(
+            f"scannable: the command line needs {missing.name}; install it with: pip install 'scannable[train,plot]'"
+        )
     try:
         tyro.extras.subcommand_cli_from_dict(
             {"demo": demo}, prog="scannable", description="Prefix-scannable sequence models: the laboratory."

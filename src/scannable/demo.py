@@ -22,7 +22,9 @@ def bracket(older: str, newer: str) -> str:
 def run(folder: Path, console: Console) -> None:
     """Show both scans, that they agree, and what they cost."""
     console.rule("[bold]One tree")
-    console.print("Upsweep of the static scan over a b c d e f g h: node (k, j) covers elements j*2^k to (j+1)*2^k - 1.\n")
+    console.print(
+        "Upsweep of the static scan over a b c d e f g h: node (k, j) covers elements j*2^k to (j+1)*2^k - 1.\n"
+    )
     console.print(tree(3, 0))
     console.rule("[bold]Walked element by element")
     console.print("The binary counter keeps one root for each set bit of t, and the fold of the roots down to each.\n")
@@ -67,7 +69,13 @@ def counter_table() -> Table:
         t = counter.position
         roots = "  ".join(f"[cyan]{root}[/]" for root in counter.roots.values())
         table.add_row(
-            letter, str(t), f"{t:b}", roots, counter.prefix(), str(agg.calls - before), str(printed.calls - printed_before)
+            letter,
+            str(t),
+            f"{t:b}",
+            roots,
+            counter.prefix(),
+            str(agg.calls - before),
+            str(printed.calls - printed_before),
         )
     return table
 

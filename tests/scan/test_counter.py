@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 import scannable as sc
 from scannable.scan import reference
+from scannable.spd import CountedAgg
 
-from operators import Brackets, Counted, evaluations_after, two_three
+from operators import Brackets, evaluations_after, two_three
 
 
 def bracket(older: str, newer: str) -> str:
@@ -65,7 +66,7 @@ def test_the_counter_holds_popcount_roots_at_most_floor_log2_plus_one() -> None:
 @pytest.mark.parametrize("literal", [False, True])
 def test_a_push_costs_two_aggregations_amortised(literal: bool) -> None:
     """Paragraph "Work": true only if the folds are kept."""
-    agg = Counted(lambda older, newer: 0)
+    agg = CountedAgg(lambda older, newer: 0)
     counter = sc.BinaryCounter(agg, 0, literal=literal)
     for n in range(1, 65_537):
         counter.push(0)
@@ -77,7 +78,7 @@ def test_a_push_costs_two_aggregations_amortised(literal: bool) -> None:
 
 @pytest.mark.parametrize(("n", "folds"), [(1024, 5.0), (65_536, 8.0)])
 def test_the_printed_counter_pays_a_fold_that_grows_with_log_n(n: int, folds: float) -> None:
-    agg = Counted(lambda older, newer: 0)
+    agg = CountedAgg(lambda older, newer: 0)
     for _ in reference.refolding_counter(agg, [0] * n, 0):
         pass
     merges = n - n.bit_count()

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import scannable as sc
 from scannable.scan import reference
+from scannable.spd import CountedAgg
 
-from operators import Brackets, Counted, evaluations_after, two_three
+from operators import Brackets, evaluations_after, two_three
 
 
 @pytest.mark.parametrize("literal", [False, True])
@@ -193,7 +194,7 @@ def test_extending_by_nothing_gives_no_prefixes_and_the_same_state() -> None:
 @pytest.mark.parametrize("literal", [False, True])
 def test_work_is_linear_and_each_tree_level_is_one_call(literal: bool) -> None:
     for r in [*range(1, 300), 1023, 1024, 1025, 65_536]:
-        agg = Counted(two_three)
+        agg = CountedAgg(two_three)
         sc.scan(agg, torch.arange(r), identity=torch.tensor(0), literal=literal)
         m = r - 1
         assert agg.evaluations == evaluations_after(m, literal=literal) < 2 * r
@@ -206,7 +207,7 @@ def test_work_is_linear_and_each_tree_level_is_one_call(literal: bool) -> None:
 @given(t=st.integers(0, 3000), m=st.integers(0, 3000), literal=st.booleans())
 def test_extend_computes_nothing_twice(t: int, m: int, literal: bool) -> None:
     _, state = sc.extend(two_three, sc.empty(torch.tensor(0), literal=literal), torch.arange(t))
-    agg = Counted(two_three)
+    agg = CountedAgg(two_three)
     sc.extend(agg, state, torch.arange(m))
     assert agg.evaluations == evaluations_after(t + m, literal=literal) - evaluations_after(t, literal=literal)
     assert agg.calls <= 2 * (t + m).bit_length()

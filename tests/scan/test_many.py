@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scannable as sc
+from scannable.spd import CountedAgg
 
-from operators import Brackets, Counted, TanhMLP, two_three
+from operators import Brackets, TanhMLP, two_three
 
 
 def calls_of_one_push(t: int, *, literal: bool) -> int:
@@ -34,7 +35,7 @@ def test_streams_at_any_positions_bracket_as_they_do_alone(positions: list[int],
     states = [sc.extend(brackets, sc.empty(e, literal=literal), brackets.letters(t))[1] for t in positions]
     for step in range(steps):
         elements = [brackets.letters(1, start=100 + 10 * i + step)[0] for i in range(len(positions))]
-        agg = Counted(brackets)
+        agg = CountedAgg(brackets)
         before = [counter.prefix() for counter in alone]
         pushed = [counter.position for counter in alone]
         prefixes, after = sc.extend_many(agg, states, elements)
@@ -54,7 +55,7 @@ def test_streams_at_any_positions_bracket_as_they_do_alone(positions: list[int],
 
 def test_merges_of_different_levels_share_a_call() -> None:
     """A stream at 1 (one merge) and one at 2 (a fold at once): two evaluations, one call."""
-    agg = Counted(two_three)
+    agg = CountedAgg(two_three)
     states = [sc.extend(two_three, sc.empty(torch.tensor(0)), torch.ones(t, dtype=torch.int64))[1] for t in (1, 2)]
     sc.extend_many(agg, states, [torch.tensor(1), torch.tensor(1)])
     assert (agg.calls, agg.evaluations) == (1, 2)
