@@ -95,7 +95,7 @@ def draw(costs: list[ScanCost]) -> Figure:
         left.plot(n, [cost.evaluations_per_element for cost in mine], **look)
         right.plot(n, [cost.held for cost in mine], **look)
     left.axhline(2, color="grey", linewidth=0.8, zorder=0)
-    left.text(2**16, 1.85, "2 per element", color="grey", va="top", ha="right", fontsize=9)
+    left.text(2**16, 1.7, "2 per element", color="grey", va="top", ha="right", fontsize=9)
     left.set(ylabel="Agg evaluations per element", title="Work", ylim=(0, None))
     right.set(ylabel="values held at the worst moment", yscale="log", title="Memory")
     for axes in (left, right):
