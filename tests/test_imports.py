@@ -10,7 +10,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "scannable"
 MAY_IMPORT = {
     "scan": {"scan"},
-    "spd": {"scan", "spd"},
+    "nn": {"nn"},
+    "psm": {"scan", "nn", "psm", "state_file", "model_file"},
+    "spd": {"scan", "spd", "protocol"},
     "experiments": {"scan", "spd", "experiments", "files"},
 }
 
@@ -19,6 +21,8 @@ def scannable_imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
+            case ast.ImportFrom(level=level) if level:
+                raise AssertionError(f"{path} imports relatively; write the whole name")
             case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "scannable":
                 parts = module.split(".")
                 found |= {parts[1]} if len(parts) > 1 else {name.name for name in names}

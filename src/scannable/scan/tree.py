@@ -4,7 +4,7 @@ The scan flattens a tree once, works on the list of its leaves, and rebuilds the
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -53,6 +53,12 @@ def flatten(tree: object) -> tuple[list[Tensor], Structure]:
 def unflatten(structure: Structure, leaves: Sequence[Tensor]) -> Any:
     """The inverse of `flatten`."""
     return _rebuild(structure, iter(leaves))
+
+
+def tree_map(function: Callable[..., Tensor], *trees: T) -> T:
+    """`function` on the tensors at each place of trees of one structure."""
+    flat = [flatten(tree) for tree in trees]
+    return unflatten(flat[0][1], [function(*leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)])
 
 
 def _walk(tree: object, leaves: list[Tensor], path: str) -> Structure:

@@ -1,0 +1,35 @@
+"""Cross-entropy over a large vocabulary without all its logits in memory."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+
+def sliced_cross_entropy(
+    hidden: Float[Tensor, "b n d"],
+    targets: Int[Tensor, "b n"],
+    head: nn.Module,
+    *,
+    slice_length: int = 1024,
+    ignore_index: int = -100,
+) -> Float[Tensor, ""]:
+    """The mean of -log softmax(head(hidden))[target] over all targets that are not `ignore_index`.
+
+    Logits exist for `slice_length` positions at a time, in forward and in backward, which computes them once more. With
+    no target at all the mean is over nothing: zero.
+    """
+    if hidden.shape[:2] != targets.shape:
+        raise ValueError(
+            f"outputs for {tuple(hidden.shape[:2])} positions but targets for {tuple(targets.shape)}; they must agree"
+        )
+
+    def total(part: Tensor, wanted: Tensor) -> Tensor:
+        return functional.cross_entropy(head(part).float(), wanted, ignore_index=ignore_index, reduction="sum")
+
+    flat, wanted = hidden.flatten(0, 1), targets.flatten()
+    slices = zip(flat.split(slice_length), wanted.split(slice_length), strict=True)
+    sums = [checkpoint(total, part, some, use_reentrant=False) for part, some in slices]
+    count = (wanted != ignore_index).sum().clamp(min=1)
+    return torch.stack(sums).sum() / count if sums else hidden.sum()

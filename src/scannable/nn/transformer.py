@@ -1,0 +1,66 @@
+"""A GPT-2-style Transformer over a window with learned positions that are local to the window."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scannable.nn.block import Block, initialise
+from scannable.nn.cache import KVCache, causal_mask
+
+
+class Transformer(nn.Module):
+    """Positions, blocks and a final LayerNorm, over windows of at most `window` positions, causal or not."""
+
+    def __init__(self, *, width: int, layers: int, heads: int, window: int, causal: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.causal: bool = causal
+        self.heads: int = heads
+        # Of the scale of the elements they are added to, so that left and right half can be told apart.
+        self.positions = nn.Parameter(torch.randn(window, width))
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        for block in self.blocks:
+            initialise(block, layers)  # pyright: ignore[reportArgumentType]
+
+    def forward(
+        self, x: Float[Tensor, "*batch n d"], *, kept: int | None = None, cache: KVCache | None = None
+    ) -> Float[Tensor, "*batch m d"]:
+        """The last `kept` positions (all, unless told), computing nothing in the last block for the others.
+
+        With a `cache`, `x` continues the window that the cache holds, which is updated.
+        """
+        *batch, n, width = x.shape
+        kept = n if kept is None else kept
+        y = self.dropout(x.reshape(-1, n, width) + self._positions(n, cache))
+        for layer, block in enumerate(self.blocks):
+            queries = kept if layer == len(self.blocks) - 1 else n
+            mask = self._mask(queries, n, cache)
+            y = block(y, queries, causal=self.causal, mask=mask, cache=cache, layer=layer)
+        if cache is not None:
+            cache.advance(n)
+        return self.norm(y).reshape(*batch, kept, width)
+
+    def new_cache(self, batch: int) -> KVCache:
+        """Unfilled buffers for `batch` windows."""
+        window, width = self.positions.shape
+        return KVCache.empty(len(self.blocks), batch, self.heads, window, width // self.heads, like=self.positions)
+
+    def cache_nbytes(self, batch: int) -> int:
+        """What `new_cache` allocates: keys and values of every layer for the whole window."""
+        return 2 * len(self.blocks) * batch * self.positions.nbytes
+
+    def _positions(self, n: int, cache: KVCache | None) -> Tensor:
+        if cache is None:
+            return self.positions[:n]
+        if cache.lengths is not None:
+            return self.positions[cache.lengths].unsqueeze(1)
+        return self.positions[cache.length : cache.length + n]
+
+    def _mask(self, queries: int, n: int, cache: KVCache | None) -> Tensor | None:
+        if cache is not None and cache.lengths is not None:
+            return cache.filled_and_next()
+        keys = n if cache is None else cache.length + n
+        if not self.causal or queries in (0, 1, keys):
+            return None
+        return causal_mask(queries, keys, self.positions.device)

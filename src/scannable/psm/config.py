@@ -1,0 +1,57 @@
+"""The knobs of a Transformer-PSM."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class TransformerPSMConfig:
+    """Sizes and variants of Sec. "Transformer-PSM"; every default is the paper's choice where it makes one."""
+
+    vocab_size: int
+    width: int = 256
+    """d, the same for Enc, Agg and Inf."""
+    chunk_length: int = 64
+    """c, tokens in a chunk; also the tokens in one state of the scan."""
+    agg_layers: int = 2
+    inf_layers: int = 2
+    heads: int = 4
+    agg_heads: int | None = None
+    """Heads of Agg where they are not those of Inf."""
+    out_size: int | None = None
+    """Outputs a position, for tasks that are not language modelling; the vocabulary, unless told."""
+    tie_weights: bool = False
+    """Use the embedding as the output layer; needs outputs that are the vocabulary."""
+    dropout: float = 0.0
+    compress: Literal["right_half", "projection"] = "right_half"
+    """How Agg turns 2c tokens into c: keep the right half, or a learned projection over tokens (the paper's MQAR)."""
+    agg_causal: bool = False
+    """Causal attention inside Agg, as the paper's released code has it; the paper says bidirectional."""
+    literal_identity: bool = False
+    """Call Agg(e, x) as Alg. 1 and 2 print it, instead of taking it for x."""
+    checkpoint: bool = False
+    """Keep no activations of Agg for backward; compute each level of the scan twice."""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "width", "chunk_length", "agg_layers", "inf_layers", "heads"):
+            _positive(name, getattr(self, name))
+        for name in ("agg_heads", "out_size"):
+            if getattr(self, name) is not None:
+                _positive(name, getattr(self, name))
+        for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
+            if self.width % heads:
+                raise ValueError(f"width={self.width} is not a multiple of {name}={heads}; choose heads that divide it")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
+        if self.compress not in ("right_half", "projection"):
+            raise ValueError(f"compress={self.compress!r} is neither 'right_half' nor 'projection'")
+        if self.tie_weights and self.out_size not in (None, self.vocab_size):
+            raise ValueError(
+                f"tie_weights needs one output for each token, but out_size={self.out_size} and "
+                f"vocab_size={self.vocab_size}; drop one of the two"
+            )
+
+
+def _positive(name: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least 1")

@@ -1,0 +1,69 @@
+"""The state of a prefix-scannable model between tokens (Alg. 4), all rows of the batch at one position."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from scannable.nn.cache import KVCache
+from scannable.scan import ScanState
+from scannable.state_file import storable
+
+storable(KVCache)
+
+
+@storable
+@dataclass
+class ChunkBuffers:
+    """What the chunk in progress holds, in buffers that are reused from chunk to chunk."""
+
+    tokens: Int[Tensor, "b c"]
+    cache: KVCache | None
+    """Keys and values of [prefix | chunk] for an Inf that can go on from them; None for one that cannot."""
+    position: int = 0
+    """The stream's position when the buffers were last written; a state behind it must not use them."""
+
+    def clone(self) -> "ChunkBuffers":
+        cache = None if self.cache is None else self.cache.clone()
+        return ChunkBuffers(self.tokens.clone(), cache, self.position)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes + (0 if self.cache is None else self.cache.nbytes)
+
+
+@storable
+@dataclass(frozen=True)
+class PSMState:
+    """Roots and folds of all finished chunks, and the chunk in progress.
+
+    `step` and `prefill` write into the buffers of the chunk in progress and hand them on; `fork()` copies them, and
+    shares the roots.
+    """
+
+    position: int
+    scan: ScanState[Any]
+    buffers: ChunkBuffers = field(repr=False)
+
+    def fork(self) -> "PSMState":
+        """An independent stream that goes on from here: shares the roots, copies the chunk in progress."""
+        return PSMState(self.position, self.scan, self.current_buffers().clone())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: roots and folds, tokens of the chunk in progress, keys and values."""
+        return self.scan.nbytes + self.buffers.nbytes
+
+    @property
+    def batch_size(self) -> int:
+        return self.buffers.tokens.shape[0]
+
+    def current_buffers(self) -> ChunkBuffers:
+        """The buffers, unless another branch has gone on with them."""
+        if self.buffers.position != self.position:
+            raise ValueError(
+                f"this state is at position {self.position}, but its buffers have gone on to "
+                f"{self.buffers.position}; use the state that step or prefill returned, and fork() before you branch"
+            )
+        return self.buffers

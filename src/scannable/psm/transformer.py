@@ -1,0 +1,116 @@
+"""Transformer-PSM (Sec. "Transformer-PSM"): Enc an embedding, Agg and Inf GPT-2-style Transformers over two chunks."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scannable.nn import KVCache, Transformer
+from scannable.psm.config import TransformerPSMConfig
+from scannable.psm.model import PrefixScannableModel
+
+
+class TransformerAgg(nn.Module):
+    """Agg(x_i, x_j) = RH(GPT_b([x_i | x_j])): two chunks of c tokens to one.
+
+    Bidirectional over the 2c tokens. Of the last layer only the right half is computed, being all that is kept; with
+    a projection all 2c tokens are, and LayerNorm and a learned map over the token axis bring them to c.
+    """
+
+    def __init__(self, config: TransformerPSMConfig) -> None:
+        super().__init__()
+        c = config.chunk_length
+        self.transformer = Transformer(
+            width=config.width,
+            layers=config.agg_layers,
+            heads=config.agg_heads or config.heads,
+            window=2 * c,
+            causal=config.agg_causal,
+            dropout=config.dropout,
+        )
+        self.projection: nn.Linear | None = None
+        if config.compress == "projection":
+            self.projection = nn.Linear(2 * c, c)
+            nn.init.normal_(self.projection.weight, std=(2 * c) ** -0.5)
+            nn.init.zeros_(self.projection.bias)
+
+    def forward(self, older: Float[Tensor, "*b c d"], newer: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
+        pair = torch.cat((older, newer), -2)
+        if self.projection is None:
+            return self.transformer(pair, kept=newer.shape[-2])
+        return self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
+
+
+class TransformerInf(nn.Module):
+    """Inf(s, x) = RH(GPT_c([s | x])): causal, so output j sees the prefix and tokens 0 to j of its chunk."""
+
+    def __init__(self, config: TransformerPSMConfig) -> None:
+        super().__init__()
+        self.transformer = Transformer(
+            width=config.width,
+            layers=config.inf_layers,
+            heads=config.heads,
+            window=2 * config.chunk_length,
+            causal=True,
+            dropout=config.dropout,
+        )
+
+    def forward(self, prefix: Float[Tensor, "*b c d"], x: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
+        return self.transformer(torch.cat((prefix, x), -2), kept=x.shape[-2])
+
+    def new_cache(self, batch: int) -> KVCache:
+        return self.transformer.new_cache(batch)
+
+    def cache_nbytes(self, batch: int) -> int:
+        return self.transformer.cache_nbytes(batch)
+
+    def begin(self, prefix: Float[Tensor, "b c d"], cache: KVCache) -> None:
+        """Put only the prefix of a chunk into an unfilled cache: keys and values, no outputs."""
+        self.transformer(prefix, kept=0, cache=cache)
+
+    def read(self, prefix: Tensor | None, x: Float[Tensor, "b m d"], cache: KVCache) -> Float[Tensor, "b m d"]:
+        """The next m positions of a chunk; the first ones bring the prefix with them, unless it was `begun`."""
+        if prefix is None:
+            return self.transformer(x, cache=cache)
+        window = torch.cat((prefix.expand(x.shape[0], -1, -1), x), -2)
+        return self.transformer(window, kept=x.shape[1], cache=cache)
+
+
+class TransformerPSM(PrefixScannableModel):
+    """A language model, or any model with one output a token, whose state is a scan of Transformer aggregates.
+
+        model = TransformerPSM(TransformerPSMConfig(vocab_size=50257, width=256, chunk_length=64))
+
+    Elements have unit variance from the start, whether embeddings, positions, the identity or what Agg's LayerNorm
+    returns: a prefix may be any of them, and Agg must not find one side of its window louder than the other.
+    """
+
+    def __init__(self, config: TransformerPSMConfig) -> None:
+        enc = nn.Embedding(config.vocab_size, config.width)
+        head = TiedHead(enc) if config.tie_weights else nn.Linear(config.width, config.out_size or config.vocab_size)
+        if isinstance(head, nn.Linear):
+            nn.init.normal_(head.weight, std=config.width**-0.5)
+            nn.init.zeros_(head.bias)
+        super().__init__(
+            enc,
+            TransformerAgg(config),
+            TransformerInf(config),
+            nn.Parameter(torch.randn(config.chunk_length, config.width)),
+            config.chunk_length,
+            head=head,
+            literal_identity=config.literal_identity,
+            checkpoint=config.checkpoint,
+        )
+        self.config: TransformerPSMConfig = config
+
+
+class TiedHead(nn.Module):
+    """The embedding as output layer, scaled by 1/sqrt(d) because its rows have unit variance in each coordinate."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        # In a tuple, so that the shared weight has one name and is saved once.
+        self._shared: tuple[nn.Embedding] = (embedding,)
+
+    def forward(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b out"]:
+        weight = self._shared[0].weight
+        return nn.functional.linear(hidden, weight) * weight.shape[1] ** -0.5

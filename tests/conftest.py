@@ -1,0 +1,19 @@
+"""Shapes in signatures are checked while testing, and torch keeps to one thread so that runs do not fight for cores."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from jaxtyping import config, install_import_hook
+
+CHECKED = ["scannable.nn", "scannable.psm", "scannable.spd"]
+install_import_hook(CHECKED, "beartype.beartype")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def shapes_unchecked() -> Iterator[None]:
+    """As a user runs it: bad input meets the library's own errors."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

@@ -1,0 +1,87 @@
+"""A stream's state: forked, guarded, of exactly the size the formula says, on disk and back."""
+
+import resource
+
+import pytest
+import torch
+
+import scannable as sc
+
+
+def tiny(c: int = 4) -> sc.TransformerPSM:
+    torch.manual_seed(0)
+    return sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=13, width=16, chunk_length=c, heads=2)).eval()
+
+
+def test_a_fork_shares_the_roots_and_copies_the_chunk_in_progress() -> None:
+    model = tiny()
+    tokens = torch.randint(13, (2, 30))
+    _, state = model.prefill(tokens, model.initial_state(2))
+    branch = state.fork()
+    assert branch.scan is state.scan
+    assert branch.buffers.tokens.data_ptr() != state.buffers.tokens.data_ptr()
+    with_one, with_two = state, branch
+    left = right = torch.empty(0)
+    for _ in range(11):
+        left, with_one = model.step(torch.tensor([1, 1]), with_one)
+        right, with_two = model.step(torch.tensor([2, 2]), with_two)
+    for outputs, follow in ((left, 1), (right, 2)):
+        whole = torch.cat((tokens, torch.full((2, 11), follow)), 1)
+        torch.testing.assert_close(outputs, model(whole)[:, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_state_that_was_left_behind_is_refused() -> None:
+    model = tiny()
+    state = model.initial_state(1)
+    _, later = model.step(torch.tensor([3]), state)
+    with pytest.raises(
+        ValueError, match=r"at position 0, but its buffers have gone on to 1; .* fork\(\) before you branch"
+    ):
+        model.step(torch.tensor([4]), state)
+    with pytest.raises(ValueError, match="gone on"):
+        state.fork()
+    model.step(torch.tensor([4]), later)
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_the_state_holds_exactly_what_the_formula_says(literal: bool) -> None:
+    config = sc.TransformerPSMConfig(vocab_size=5, width=8, chunk_length=2, heads=1, literal_identity=literal)
+    model = sc.TransformerPSM(config)
+    state = model.initial_state(3)
+    for t in range(70):
+        chunks = t // 2
+        elements = 2 * chunks.bit_count() - (1 if chunks and not literal else 0)
+        by_hand = 3 * (elements * 2 * 8 * 4 + 2 * 8) + 2 * 2 * 3 * 4 * 8 * 4
+        assert state.nbytes == model.state_nbytes(t, 3) == by_hand, t
+        _, state = model.step(torch.zeros(3, dtype=torch.int64), state)
+
+
+def test_a_million_tokens_hold_what_the_formula_says_and_the_process_does_not_grow() -> None:
+    config = sc.TransformerPSMConfig(vocab_size=5, width=4, chunk_length=64, heads=1, agg_layers=1, inf_layers=1)
+    model = sc.TransformerPSM(config).eval()
+    state, n = model.initial_state(1), 2**20
+    tokens = torch.randint(5, (1, 2**16))
+    peaks = []
+    for _ in range(n // tokens.shape[1]):
+        _, state = model.prefill(tokens, state)
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    assert state.position == n and state.nbytes == model.state_nbytes(n) == model.state_nbytes(64)
+    _, state = model.prefill(tokens[:, : 2**16 - 1], state)
+    roots = (n + 2**16 - 1) // 64
+    assert state.nbytes == model.state_nbytes(n + 2**16 - 1) and len(state.scan.roots) == roots.bit_count()
+    # Kilobytes; the first pieces warm up allocators.
+    assert peaks[-1] - peaks[3] < 8 * 1024
+
+
+def test_a_saved_stream_goes_on_bit_for_bit(tmp_path) -> None:
+    model = tiny()
+    for n in (0, 3, 4, 30):
+        tokens = torch.randint(13, (2, n + 20))
+        _, state = model.prefill(tokens[:, :n], model.initial_state(2))
+        sc.save_state(state, tmp_path / "stream")
+        loaded = sc.load_state(tmp_path / "stream")
+        assert (loaded.position, loaded.nbytes) == (state.position, state.nbytes)
+        for t in range(n, n + 20):
+            a, state = model.step(tokens[:, t], state)
+            b, loaded = model.step(tokens[:, t], loaded)
+            assert torch.equal(a, b)

@@ -1,0 +1,154 @@
+"""The check must catch mistakes: each model here is broken on purpose."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scannable as sc
+from scannable.scan import scan
+from scannable.spd import bounds
+
+
+def tiny(kind: type[sc.TransformerPSM] = sc.TransformerPSM) -> Any:
+    torch.manual_seed(0)
+    return kind(sc.TransformerPSMConfig(vocab_size=13, width=16, chunk_length=4, heads=2)).double()
+
+
+class LeakyInParallel(sc.TransformerPSM):
+    """Inf sees the aggregate of its own chunk, as Alg. 4 prints it."""
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        x = self.encode(nn.functional.pad(tokens, (0, -tokens.shape[1] % 4)).unflatten(1, (-1, 4)))
+        s = scan(self.agg, x, identity=self.identity, dim=1, inclusive=True)
+        return self.inf(s, x).flatten(1, 2)[:, : tokens.shape[1]]
+
+
+class SwappedAgg(sc.TransformerPSM):
+    """The parallel scan swaps the operands."""
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        agg = self.agg
+        self.agg = _Swapped(agg)
+        try:
+            return super().hidden(tokens)
+        finally:
+            self.agg = agg
+
+
+class _Swapped(nn.Module):
+    def __init__(self, agg: nn.Module) -> None:
+        super().__init__()
+        self.agg = agg
+
+    def forward(self, older: Tensor, newer: Tensor) -> Tensor:
+        return self.agg(newer, older)
+
+
+class StaleCache(sc.TransformerPSM):
+    """A new chunk starts without its new prefix in the cache: the old one's keys and values stay."""
+
+    def prefill(self, tokens: Tensor, state: sc.PSMState) -> Any:
+        cache = state.buffers.cache
+        assert cache is not None
+        kept = cache.clone()
+        result = super().prefill(tokens, state)
+        if state.position >= 4 and state.position % 4 == 0 and tokens.shape[1] == 1:
+            cache.keys[:, :, :, :4], cache.values[:, :, :, :4] = kept.keys[:, :, :, :4], kept.values[:, :, :, :4]
+        return result
+
+
+class DroppedChunk(sc.TransformerPSM):
+    """Every fifth chunk is never pushed when streaming."""
+
+    def prefill(self, tokens: Tensor, state: sc.PSMState) -> Any:
+        outputs, after = super().prefill(tokens, state)
+        if after.position // 4 == 5 and state.position // 4 == 4:
+            after = sc.PSMState(after.position, state.scan, after.buffers)
+        return outputs, after
+
+
+class NotANumber(sc.TransformerPSM):
+    def step(self, token: Tensor, state: Any) -> Any:
+        outputs, state = super().step(token, state)
+        return outputs * float("nan") if state.position == 30 else outputs, state
+
+
+@pytest.mark.parametrize("kind", [LeakyInParallel, SwappedAgg, StaleCache, DroppedChunk, NotANumber])
+def test_a_broken_model_is_caught(kind: type[sc.TransformerPSM]) -> None:
+    tokens = torch.randint(13, (2, 60))
+    sc.verify_duality(tiny(), tokens).raise_if_failed()
+    report = sc.verify_duality(tiny(kind), tokens)
+    assert not report.passed
+    with pytest.raises(AssertionError, match="FAILED: " + kind.__name__):
+        report.raise_if_failed()
+
+
+def test_a_dropped_chunk_is_found_where_it_first_matters() -> None:
+    report = sc.verify_duality(tiny(DroppedChunk), torch.randint(13, (1, 60)), splits=0)
+    assert report.worst.way == "step by step" and report.worst.position >= 20
+
+
+def test_a_state_larger_than_its_formula_fails() -> None:
+    model = tiny()
+    model.state_nbytes = lambda position, batch: 10
+    assert not sc.verify_duality(model, torch.randint(13, (1, 9))).passed
+
+
+def test_the_report_reads_well_and_counts() -> None:
+    model = tiny()
+    model.train()
+    report = sc.verify_duality(model, torch.randint(13, (3, 65)))
+    assert model.training
+    chunks = 16
+    assert report.parallel_evaluations == bounds.agg_evaluations(chunks)
+    assert report.step_evaluations == bounds.agg_evaluations(chunks)
+    assert report.parallel_calls is not None and report.parallel_calls <= bounds.agg_calls(chunks + 1)
+    text = str(report)
+    for part in ("PASSED: TransformerPSM on 3 x 65 tokens, float64", "largest difference", "step by step", "bytes"):
+        assert part in text
+
+
+class CumulativeCount:
+    """A user's own model with the protocol and nothing else: how often each token was seen so far."""
+
+    class State:
+        def __init__(self, position: int, counts: Tensor) -> None:
+            self.position, self.counts = position, counts
+
+        @property
+        def nbytes(self) -> int:
+            return self.counts.nbytes
+
+        def fork(self) -> "CumulativeCount.State":
+            return CumulativeCount.State(self.position, self.counts.clone())
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return nn.functional.one_hot(tokens, 7).cumsum(1).double()
+
+    def initial_state(self, batch_size: int) -> "CumulativeCount.State":
+        return self.State(0, torch.zeros(batch_size, 7, dtype=torch.float64))
+
+    def prefill(self, tokens: Tensor, state: "CumulativeCount.State") -> Any:
+        outputs = self(tokens) + state.counts[:, None]
+        return outputs, self.State(state.position + tokens.shape[1], outputs[:, -1])
+
+    def step(self, token: Tensor, state: "CumulativeCount.State") -> Any:
+        outputs, state = self.prefill(token[:, None], state)
+        return outputs[:, 0], state
+
+
+def test_a_model_of_ones_own_needs_only_the_protocol() -> None:
+    model = CumulativeCount()
+    assert isinstance(model, sc.SequenceModel) and isinstance(model.initial_state(1), sc.StreamState)
+    report = sc.verify_duality(model, torch.randint(7, (2, 40)))
+    assert report.passed and report.parallel_evaluations is None and report.nbytes_bound is None
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_bad_calls_are_named() -> None:
+    with pytest.raises(ValueError, match="a length above 0"):
+        sc.verify_duality(tiny(), torch.zeros(1, 0, dtype=torch.int64))
+    with pytest.raises(TypeError, match=r"needs an nn\.Module to convert, not CumulativeCount"):
+        sc.verify_duality(CumulativeCount(), torch.zeros(1, 3, dtype=torch.int64), dtype=torch.float32)
