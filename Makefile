@@ -26,6 +26,8 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/scan.py
+	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/decode.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out

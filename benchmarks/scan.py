@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from interleaved import best_of, write_csv
+from interleaved import best_of
 from torch import Tensor, nn
 from torch._higher_order_ops import associative_scan
 
 import scannable as sc
+from scannable.files import write_csv
 from scannable.spd import CountedAgg
 
 CHUNK, WIDTH = 64, 256

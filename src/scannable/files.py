@@ -1,7 +1,10 @@
 """Files are written whole or not at all."""
 
+import csv
+import io
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -20,3 +23,12 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Put a table at `path`, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())

@@ -102,3 +102,15 @@ def test_a_block_starts_with_the_same_strength_at_every_width(width: int) -> Non
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ValueError, match="width 16 is not a multiple of 3 heads"):
         Transformer(width=16, layers=1, heads=3, window=4, causal=True)
+
+
+def test_a_batch_too_large_for_one_slice_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(causal=True)
+    x = torch.randn(5, 2, 12, 16, dtype=torch.float64, requires_grad=True)
+    whole = model(x, kept=3)
+    monkeypatch.setattr("scannable.nn.transformer.CPU_SLICE", 40)
+    sliced = model(x, kept=3)
+    torch.testing.assert_close(sliced, whole, rtol=1e-12, atol=1e-12)
+    inputs = [x, *model.parameters()]
+    for a, b in zip(torch.autograd.grad(sliced.sum(), inputs), torch.autograd.grad(whole.sum(), inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

@@ -253,3 +253,26 @@ def test_bad_tokens_are_named(call: Any, message: str) -> None:
 def test_a_bad_configuration_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sc.TransformerPSMConfig(vocab_size=10, **options)
+
+
+def test_autocast_and_bfloat16_train() -> None:
+    tokens = torch.randint(13, (2, 30))
+    for dtype, autocast in ((torch.float32, True), (torch.bfloat16, False)):
+        model = tiny(4).to(dtype).train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        assert loss.isfinite() and all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns about itself
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_compiled_model_gives_the_same_outputs_and_gradients() -> None:
+    model = tiny(4)
+    tokens = torch.randint(13, (2, 21))
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    plain, fast = model(tokens), compiled(tokens)
+    torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+    inputs = list(model.parameters())
+    for a, b in zip(torch.autograd.grad(fast.sum(), inputs), torch.autograd.grad(plain.sum(), inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)

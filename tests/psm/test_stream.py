@@ -85,3 +85,41 @@ def test_a_saved_stream_goes_on_bit_for_bit(tmp_path) -> None:
             a, state = model.step(tokens[:, t], state)
             b, loaded = model.step(tokens[:, t], loaded)
             assert torch.equal(a, b)
+
+
+def test_a_bad_token_changes_nothing() -> None:
+    model = tiny()
+    tokens = torch.randint(13, (1, 30))
+    _, state = model.prefill(tokens[:, :6], model.initial_state(1))
+    bad = tokens[:, 6:].clone()
+    bad[0, -1] = 99
+    with pytest.raises(ValueError, match="token 99 is outside the vocabulary"):
+        model.prefill(bad, state)
+    outputs, _ = model.prefill(tokens[:, 6:], state)
+    torch.testing.assert_close(outputs, model(tokens)[:, 6:], rtol=1e-4, atol=1e-4)
+
+
+def test_an_interrupted_step_cannot_be_taken_for_a_whole_one() -> None:
+    model = tiny()
+    _, state = model.prefill(torch.randint(13, (1, 7)), model.initial_state(1))
+    safe = state.fork()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = model.agg.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.step(torch.tensor([1]), state)
+    hook.remove()
+    with pytest.raises(ValueError, match="was interrupted, and left it half written; go back to a fork"):
+        model.step(torch.tensor([1]), state)
+    model.step(torch.tensor([1]), safe)
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_state_of_another_model_is_refused() -> None:
+    model = tiny(4)
+    with pytest.raises(ValueError, match="the state has chunks of 7 tokens, this model of 4"):
+        model.step(torch.tensor([1]), tiny(7).initial_state(1))
+    with pytest.raises(TypeError, match=r"prefill goes on from a state .*, not StreamBatch"):
+        model.prefill(torch.zeros(1, 3, dtype=torch.int64), sc.join([model.initial_state(1)]))  # pyright: ignore

@@ -131,3 +131,17 @@ def test_a_push_that_fails_leaves_the_counter_as_it_was() -> None:
     assert counter.state is state
     counter.push("d")
     assert counter.prefix() == "((ab)(cd))"
+
+
+def test_a_pushed_tensor_may_be_reused_and_keeps_nothing_else_alive() -> None:
+    counter = sc.BinaryCounter(two_three, torch.zeros(2))
+    buffer = torch.zeros(2)
+    for t in range(3):
+        counter.push(buffer.fill_(t + 1))
+    buffer.fill_(99)
+    assert counter.roots[0].tolist() == [3, 3]
+    counter = sc.BinaryCounter(two_three, torch.zeros(2))
+    for row in torch.ones(1000, 2)[:3]:
+        counter.push(row)
+    held = [x.untyped_storage().nbytes() for x in counter.roots.values()]
+    assert sum(held) == 2 * 8

@@ -106,3 +106,57 @@ def test_literal_cannot_change_in_mid_stream() -> None:
     assert first.tolist() == sc.scan(two_three, torch.arange(4), identity=torch.tensor(1), literal=True).tolist()
     with pytest.raises(ValueError, match="literal=False does not fit a state that took 4 elements with literal=True"):
         sc.extend(two_three, state, torch.arange(4), literal=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: sc.scan(add, torch.arange(6), identity=0.5),
+            "identity = 0.5 is no value of the elements' dtype torch.int64",
+        ),
+        (
+            lambda: sc.scan(add, torch.zeros(3, dtype=torch.uint8), identity=-1),
+            "identity = -1 is no value of .* torch.uint8",
+        ),
+        (lambda: sc.scan(add, torch.arange(6), identity=float("inf")), "identity = inf is no value"),
+        (lambda: sc.scan(add, torch.zeros(6), identity=1j), "identity = 1j is no value"),
+        (
+            lambda: sc.scan(add, {"a": torch.zeros(6)}, identity={"a": torch.tensor(0)}),
+            r"use identity\['a'\]\.to\(torch\.float32\)",
+        ),
+    ],
+)
+def test_an_identity_that_would_be_changed_by_a_cast_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_numbers_may_stand_for_leaves_of_the_identity() -> None:
+    gates, values = sc.scan(pair_sum, (torch.ones(4), torch.arange(4)), identity=(0.5, 7))
+    assert gates.tolist() == [0.5, 1, 2, 3] and values.tolist() == [7, 0, 1, 3]
+
+
+def test_an_error_names_the_argument_that_is_wrong() -> None:
+    with pytest.raises(TypeError, match=r"found int 0 at \[1\] of agg's result"):
+        sc.scan(lambda a, b: (a[0], 0), (X, X), identity=(E, E), dim=1)  # pyright: ignore
+    with pytest.raises(TypeError, match=r"found str 'e' at the top of the identity"):
+        sc.scan(add, X, identity="e", dim=1)
+    with pytest.raises(TypeError, match=r"expected a state, got Tensor; extend\(agg, state, xs\) starts from empty"):
+        sc.extend(add, E, X, dim=1)  # pyright: ignore
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        sc.scan(add, X, identity=E, dim=1.0)  # pyright: ignore
+
+
+def test_a_state_on_another_device_is_refused_with_the_way_to_move_it() -> None:
+    _, state = sc.extend(add, sc.empty(E), X, dim=1)
+    with pytest.raises(ValueError, match=r"its root has the device cpu, an element has meta; .* state\.map moves it"):
+        sc.extend(add, state, X.to("meta"), dim=1)
+
+
+def test_autocast_excuses_only_changes_between_real_floating_types() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ValueError, match=r"its result has the dtype torch\.float32, its input has torch\.int64"):
+            sc.scan(lambda a, b: (a + b) / 2, torch.arange(6), identity=0)
+        with pytest.raises(ValueError, match=r"identity is torch\.int64"):
+            sc.scan(add, X, identity=torch.tensor(0), dim=1)

@@ -1,6 +1,6 @@
 """Static scan and extend against the recursion: exact, for every length, split, tree of tensors and axis."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
@@ -231,3 +231,43 @@ def test_torch_generic_associative_scan_builds_the_same_tree() -> None:
         xs = torch.randint(-1000, 1000, (r, 2))
         theirs = associative_scan(two_three, xs, 0, combine_mode="generic")
         assert torch.equal(theirs, sc.scan(two_three, xs, identity=torch.tensor(0), inclusive=True))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_results_are_the_callers_own_memory(n: int, inclusive: bool) -> None:
+    e, xs = torch.zeros(2), torch.ones(n, 2, requires_grad=True)
+    _, before = sc.extend(two_three, sc.empty(e), torch.ones(5, 2))
+    kept = {k: root.clone() for k, root in before.roots.items()}
+    for state in (sc.empty(e), before):
+        sc.scan(two_three, xs, identity=e, inclusive=inclusive).mul_(7).add_(7)
+        prefixes, after = sc.extend(two_three, state, xs, inclusive=inclusive)
+        folds = {k: fold.clone() for k, fold in after.folds.items()}
+        prefixes.add_(7)
+        assert all(torch.equal(after.folds[k], fold) for k, fold in folds.items())
+    assert e.tolist() == [0, 0] and xs.detach().eq(1).all()
+    assert all(torch.equal(before.roots[k], root) for k, root in kept.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """A dataclass that computes in its constructor, keeps a constant and has a tensor that is no argument."""
+
+    value: Tensor
+    name: str = "odd"
+    seen: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seen", self.value + 100)
+
+
+def test_a_dataclass_is_not_built_through_its_constructor() -> None:
+    def agg(older: Odd, newer: Odd) -> Odd:
+        return Odd(value=2 * older.value + 3 * newer.value)
+
+    xs = torch.arange(1, 12)
+    got = sc.scan(agg, Odd(value=xs), identity=Odd(value=torch.tensor(0)))
+    assert torch.equal(got.value, sc.scan(two_three, xs, identity=0))
+    assert torch.equal(got.seen[2:], got.value[2:] + 100) and got.name == "odd"
+    with pytest.raises(ValueError, match="structure"):
+        sc.scan(agg, Odd(value=xs, name="other"), identity=Odd(value=torch.tensor(0)))

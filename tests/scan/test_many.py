@@ -120,3 +120,21 @@ def test_bad_calls_are_named() -> None:
     _, later = sc.extend(two_three, sc.empty(torch.zeros(2)), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="the state does not fit these elements: at level 1 "):
         sc.extend_many(two_three, [later], [torch.tensor(1.0)])
+
+
+def test_results_are_the_callers_own_memory() -> None:
+    e = torch.zeros(2)
+    states = [sc.empty(e), sc.empty(e)]
+    for inclusive in (False, True):
+        prefixes, after = sc.extend_many(two_three, states, [torch.ones(2), torch.ones(2)], inclusive=inclusive)
+        for prefix in prefixes:
+            prefix.add_(7)
+        assert e.tolist() == [0, 0] and all(state.prefix().tolist() == [1, 1] for state in after)
+
+
+def test_agg_is_checked_and_a_broadcast_identity_is_spread() -> None:
+    states = [sc.extend(two_three, sc.empty(0.0, literal=True), torch.ones(t, 3))[1] for t in (0, 1)]
+    prefixes, _ = sc.extend_many(two_three, states, [torch.ones(3), torch.ones(3)])
+    assert [prefix.tolist() for prefix in prefixes] == [[0, 0, 0], [3, 3, 3]]
+    with pytest.raises(ValueError, match="agg does not return an element"):
+        sc.extend_many(lambda a, b: (a + b).double(), states, [torch.ones(3), torch.ones(3)])

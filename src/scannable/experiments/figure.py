@@ -1,6 +1,5 @@
 """What every figure leaves behind: the picture as PNG and SVG, and the numbers as CSV beside it."""
 
-import csv
 import dataclasses
 import io
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from scannable.files import write_whole
+from scannable.files import write_csv, write_whole
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> Path:
@@ -24,9 +23,6 @@ def save_figure(figure: Figure, folder: Path, name: str) -> Path:
 
 def save_rows(rows: Sequence[Any], path: Path) -> Path:
     """Write dataclass instances as CSV, a column for each field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in dataclasses.fields(rows[0]))
-    writer.writerows(dataclasses.astuple(row) for row in rows)
-    write_whole(path, text.getvalue().encode())
+    names = [field.name for field in dataclasses.fields(rows[0])]
+    write_csv(path, names, (dataclasses.astuple(row) for row in rows))
     return path

@@ -26,7 +26,10 @@ def sliced_cross_entropy(
         )
 
     def total(part: Tensor, wanted: Tensor) -> Tensor:
-        return functional.cross_entropy(head(part).float(), wanted, ignore_index=ignore_index, reduction="sum")
+        logits = head(part)
+        # Half precision cannot add up a vocabulary.
+        logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        return functional.cross_entropy(logits, wanted, ignore_index=ignore_index, reduction="sum")
 
     flat, wanted = hidden.flatten(0, 1), targets.flatten()
     slices = zip(flat.split(slice_length), wanted.split(slice_length), strict=True)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scannable.nn.cache import KVCache
-from scannable.psm.stream import ChunkBuffers, PSMState
+from scannable.psm.stream import HALF_WRITTEN, ChunkBuffers, PSMState
 from scannable.scan import ScanState, extend_many
 from scannable.scan.tree import tree_map
 from scannable.state_file import storable
@@ -77,12 +77,7 @@ class StreamBatch:
 
     def current_buffers(self) -> ChunkBuffers:
         """The buffers, unless another branch has gone on with them."""
-        if self.buffers.position != sum(self.positions):
-            raise ValueError(
-                "these streams were advanced already, and their buffers have gone on; use the batch that step "
-                "returned, and fork() before you branch"
-            )
-        return self.buffers
+        return self.buffers.at(sum(self.positions))
 
     def _checked(self, rows: Sequence[int]) -> list[int]:
         for row in rows:
@@ -136,6 +131,7 @@ def step_rows(
     if len(token) != batch.batch_size:
         raise ValueError(f"{len(token)} tokens for a batch of {batch.batch_size} streams; each takes exactly one")
     buffers, c = batch.current_buffers(), model.chunk_length
+    buffers.position = HALF_WRITTEN
     rows = range(batch.batch_size)
     filled = [position % c for position in batch.positions]
     places = torch.tensor(filled, device=token.device)
@@ -146,14 +142,14 @@ def step_rows(
         each = [tree_map(lambda e, leaf: e.expand(leaf.shape[1:]), batch.scans[row].prefix(), like) for row in chosen]
         return tree_map(lambda *leaves: torch.stack(leaves), *each)
 
-    chunk = model.encode(buffers.tokens)
+    chunk = model.enc(buffers.tokens)
     if buffers.cache is None:
         hidden = model.inf(prefixes(rows, chunk), chunk)[torch.arange(len(token)), places]
     else:
         if fresh:
             _begin(model.inf, prefixes(fresh, chunk), fresh, buffers.cache, c)
         inf: Any = model.inf
-        hidden = inf.read(None, model.encode(token[:, None]), buffers.cache)[:, 0]
+        hidden = inf.read(None, model.enc(token[:, None]), buffers.cache)[:, 0]
 
     scans = list(batch.scans)
     full = [row for row in rows if filled[row] + 1 == c]

@@ -10,7 +10,7 @@ from torch.nn import functional
 from scannable.nn.cache import KVCache
 from scannable.nn.loss import sliced_cross_entropy
 from scannable.psm.batch import StreamBatch, step_rows
-from scannable.psm.stream import ChunkBuffers, PSMState
+from scannable.psm.stream import HALF_WRITTEN, ChunkBuffers, PSMState
 from scannable.scan import empty, extend, scan
 from scannable.scan.tree import flatten, tree_map, unflatten
 
@@ -102,8 +102,8 @@ class PrefixScannableModel(nn.Module):
 
     def hidden(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head: one scan, then one call of Inf for all chunks."""
-        _check_tokens(tokens, 2)
-        x = self.encode(into_chunks(tokens, self.chunk_length))  # b r c d
+        self._check_tokens(tokens, 2)
+        x = self.enc(into_chunks(tokens, self.chunk_length))  # b r c d
         s = scan(
             self.agg,
             x,
@@ -138,7 +138,7 @@ class PrefixScannableModel(nn.Module):
         roots = (position // self.chunk_length).bit_count()
         held = 2 * roots - (1 if roots and not self.literal_identity else 0)
         with torch.no_grad():
-            one = self.encode(torch.zeros(1, self.chunk_length, dtype=torch.int64, device=self._device))
+            one = self.enc(torch.zeros(1, self.chunk_length, dtype=torch.int64, device=self._device))
         element = sum(leaf.nbytes for leaf in flatten(one)[0])
         cache = self.inf.cache_nbytes(batch_size) if isinstance(self.inf, IncrementalInf) else 0
         return batch_size * (held * element + 8 * self.chunk_length) + cache
@@ -149,7 +149,7 @@ class PrefixScannableModel(nn.Module):
 
         The rows of a `StreamBatch` may be at different positions.
         """
-        _check_tokens(token, 1)
+        self._check_tokens(token, 1)
         if isinstance(state, StreamBatch):
             return step_rows(self, token, state)
         logits, state = self.prefill(token[:, None], state)
@@ -158,13 +158,21 @@ class PrefixScannableModel(nn.Module):
     @torch.no_grad()
     def prefill(self, tokens: Int[Tensor, "b m"], state: PSMState) -> tuple[Float[Tensor, "b m out"], PSMState]:
         """Consume m tokens in parallel: the rest of the chunk in progress, whole chunks, the start of another one."""
-        _check_tokens(tokens, 2)
-        buffers = state.current_buffers()
+        self._check_tokens(tokens, 2)
+        if not isinstance(state, PSMState):
+            raise TypeError(
+                f"prefill goes on from a state that initial_state, prefill or step gave, not {type(state).__name__}"
+            )
+        buffers, c, m = state.current_buffers(), self.chunk_length, tokens.shape[1]
         if tokens.shape[0] != state.batch_size:
             raise ValueError(f"{tokens.shape[0]} rows of tokens for a state of {state.batch_size} streams")
-        c, m = self.chunk_length, tokens.shape[1]
+        if buffers.tokens.shape[1] != c:
+            raise ValueError(
+                f"the state has chunks of {buffers.tokens.shape[1]} tokens, this model of {c}; it is another's"
+            )
         if m == 0:
             return self(tokens), state
+        buffers.position = HALF_WRITTEN
         filled = state.position % c
         started = min(c - filled, m) if filled else 0
         whole = (m - started) // c
@@ -174,9 +182,9 @@ class PrefixScannableModel(nn.Module):
         if started:
             hidden.append(self._read(scanned.prefix(), tokens[:, :started], filled, buffers))
             if filled + started == c:
-                finished.append(self.encode(buffers.tokens[:, None]))
+                finished.append(self.enc(buffers.tokens[:, None]))
         if whole:
-            finished.append(self.encode(into_chunks(tokens[:, started:rest], c)))
+            finished.append(self.enc(into_chunks(tokens[:, started:rest], c)))
         if finished:
             x = tree_map(lambda *parts: torch.cat(parts, 1), *finished)
             prefixes, scanned = extend(self.agg, scanned, x, dim=1)
@@ -199,25 +207,30 @@ class PrefixScannableModel(nn.Module):
         if buffers.cache is not None and isinstance(self.inf, IncrementalInf):
             if filled == 0:
                 buffers.cache.length = 0
-            return self.inf.read(None if filled else prefix, self.encode(tokens), buffers.cache)
+            return self.inf.read(None if filled else prefix, self.enc(tokens), buffers.cache)
         # The places after these tokens hold old ones; an Inf that is causal does not look at them.
-        x = self.encode(buffers.tokens)
+        x = self.enc(buffers.tokens)
         prefix = tree_map(lambda e, leaf: e.expand_as(leaf), prefix, x)
         return self.inf(prefix, x)[:, filled : filled + m]
 
-    def encode(self, tokens: Tensor) -> Any:
-        """Enc, with an error that names a token it does not know."""
-        try:
-            return self.enc(tokens)
-        except IndexError:
-            size = getattr(self.enc, "num_embeddings", None)
-            low, high = int(tokens.min()), int(tokens.max())
-            if size is None or (low >= 0 and high < size):
-                raise
+    def _check_tokens(self, tokens: Tensor, axes: int) -> None:
+        if tokens.ndim != axes or tokens.is_floating_point() or tokens.dtype == torch.bool:
+            expected = "(batch, length)" if axes == 2 else "(batch,)"
             raise ValueError(
-                f"token {low if low < 0 else high} is outside the vocabulary of {size}; "
-                "is this the tokenizer the model was trained with?"
-            ) from None
+                f"tokens have the shape {tuple(tokens.shape)} and dtype {tokens.dtype}; "
+                f"expected integers of shape {expected}"
+            )
+        size = getattr(self.enc, "num_embeddings", None)
+        # Before anything is written. Elsewhere than on a CPU a look at the values would wait for the device, and a
+        # compiled graph cannot look.
+        look = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
+        if size is not None and look and tokens.numel():
+            low, high = (int(bound) for bound in tokens.aminmax())
+            if low < 0 or high >= size:
+                raise ValueError(
+                    f"token {low if low < 0 else high} is outside the vocabulary of {size}; "
+                    "is this the tokenizer the model was trained with?"
+                )
 
     @property
     def _device(self) -> torch.device:
@@ -228,12 +241,3 @@ def into_chunks(tokens: Int[Tensor, "b n"], chunk_length: int) -> Int[Tensor, "b
     """Rows of whole chunks; the last one is filled up with zeros, which no causal output looks at."""
     missing = -tokens.shape[1] % chunk_length
     return functional.pad(tokens, (0, missing)).unflatten(1, (-1, chunk_length))
-
-
-def _check_tokens(tokens: Tensor, axes: int) -> None:
-    if tokens.ndim != axes or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        expected = "(batch, length)" if axes == 2 else "(batch,)"
-        raise ValueError(
-            f"tokens have the shape {tuple(tokens.shape)} and dtype {tokens.dtype}; "
-            f"expected integers of shape {expected}"
-        )

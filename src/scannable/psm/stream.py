@@ -13,6 +13,10 @@ from scannable.state_file import storable
 storable(KVCache)
 
 
+HALF_WRITTEN = -1
+"""In place of a position while a step writes the buffers."""
+
+
 @storable
 @dataclass
 class ChunkBuffers:
@@ -22,7 +26,21 @@ class ChunkBuffers:
     cache: KVCache | None
     """Keys and values of [prefix | chunk] for an Inf that can go on from them; None for one that cannot."""
     position: int = 0
-    """The stream's position when the buffers were last written; a state behind it must not use them."""
+    """The position (of several streams, their sum) when the buffers were last written: a state that is elsewhere must
+    not use them."""
+
+    def at(self, position: int) -> "ChunkBuffers":
+        """These buffers, if they are what a state at `position` left."""
+        if self.position == HALF_WRITTEN:
+            raise ValueError(
+                "a step from this state was interrupted, and left it half written; go back to a fork of it"
+            )
+        if self.position != position:
+            raise ValueError(
+                f"this state is at position {position}, but its buffers have gone on to {self.position}; use the state "
+                "that step or prefill returned, and fork() before you branch"
+            )
+        return self
 
     def clone(self) -> "ChunkBuffers":
         cache = None if self.cache is None else self.cache.clone()
@@ -61,9 +79,4 @@ class PSMState:
 
     def current_buffers(self) -> ChunkBuffers:
         """The buffers, unless another branch has gone on with them."""
-        if self.buffers.position != self.position:
-            raise ValueError(
-                f"this state is at position {self.position}, but its buffers have gone on to "
-                f"{self.buffers.position}; use the state that step or prefill returned, and fork() before you branch"
-            )
-        return self.buffers
+        return self.buffers.at(self.position)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Generic, TypeVar
 
+from torch import Tensor
+
 from scannable.scan.state import ScanState, empty
 
 T = TypeVar("T")
@@ -37,7 +39,8 @@ class BinaryCounter(Generic[T]):
             counter.push(x)
             after = counter.prefix()    # inclusive: x_0 .. x_t, what Alg. 2 as printed emits at t
 
-    `prefix()` reads a cached value and calls nothing.
+    `prefix()` reads a cached value and calls nothing. A tensor is copied when it is pushed; any other object is kept
+    as it is, so do not change it afterwards.
     """
 
     def __init__(self, agg: Callable[[T, T], T], identity: T, *, literal: bool = False) -> None:
@@ -50,7 +53,8 @@ class BinaryCounter(Generic[T]):
 
     def push(self, x: T) -> None:
         """Absorb `x`; if `agg` raises, the counter stays as it was."""
-        update = push(self.state, x)
+        element: Any = x.clone() if isinstance(x, Tensor) else x
+        update = push(self.state, element)
         aggregate: T | None = None  # sending None starts a coroutine
         while True:
             try:

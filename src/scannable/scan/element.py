@@ -1,5 +1,6 @@
 """What one element of a scan looks like, and the complaints when something else turns up."""
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,7 +55,8 @@ def sequence(xs: object, dim: int) -> tuple[Leaves, ElementType, int]:
     leaves, structure = flatten(xs)
     if not leaves:
         raise ValueError(f"the elements hold no tensor at all (structure {structure}); a scan needs at least one")
-    if type(dim) is not int or dim < 0:
+    dim = operator.index(dim)
+    if dim < 0:
         raise ValueError(
             f"dim={dim!r} is not an axis counted from the front; leaves may differ in rank, so time is at the same "
             "non-negative place in each"
@@ -79,10 +81,8 @@ def sequence(xs: object, dim: int) -> tuple[Leaves, ElementType, int]:
 
 
 def spread(identity: object, element: ElementType) -> Leaves:
-    """The identity spread to the shape of one element; numbers will do where a leaf is the same everywhere."""
-    if isinstance(identity, int | float | complex) and element.structure.kind is Tensor:
-        identity = torch.as_tensor(identity, dtype=element.dtypes[0], device=element.devices[0])
-    leaves, structure = flatten(identity)
+    """The identity in the shape of one element; plain numbers will do where a leaf is the same everywhere."""
+    leaves, structure = flatten(identity, "the identity", numbers=True)
     if structure != element.structure:
         raise ValueError(
             f"the identity has the structure {structure}, the elements have {element.structure}; "
@@ -92,11 +92,15 @@ def spread(identity: object, element: ElementType) -> Leaves:
     for path, leaf, shape, dtype, device in zip(
         structure.paths(), leaves, element.shapes, element.dtypes, element.devices, strict=True
     ):
+        if not isinstance(leaf, Tensor):
+            leaf = _number(leaf, f"identity{path}", dtype, device)
         if leaf.device != device:
             raise ValueError(f"identity{path} is on {leaf.device}, the elements on {device}; move one of them")
         if leaf.dtype != dtype:
-            if not autocast_is_on(device):
-                raise ValueError(f"identity{path} is {leaf.dtype}, the elements are {dtype}; use identity.to({dtype})")
+            if not _autocast_may_cast(leaf.dtype, dtype, device):
+                raise ValueError(
+                    f"identity{path} is {leaf.dtype}, the elements are {dtype}; use identity{path}.to({dtype})"
+                )
             leaf = leaf.to(dtype)
         try:
             spread.append(leaf.expand(shape))
@@ -108,13 +112,25 @@ def spread(identity: object, element: ElementType) -> Leaves:
     return spread
 
 
+def _number(value: complex, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    exact = dtype.is_complex or (dtype.is_floating_point and not isinstance(value, complex))
+    try:
+        tensor = torch.tensor(value, dtype=dtype, device=device)
+        if exact or tensor.item() == value:
+            return tensor
+    except (RuntimeError, TypeError, OverflowError):
+        pass
+    raise ValueError(f"{name} = {value} is no value of the elements' dtype {dtype}; choose another identity or dtype")
+
+
 def aggregate_leaves(result: object, expected: ElementType) -> Leaves:
     """The leaves of what Agg returned for a batch, if they are elements again."""
-    leaves, structure = flatten(result)
+    leaves, structure = flatten(result, "agg's result")
     got = ElementType.of(leaves, structure)
     if got == expected:
         return leaves
-    if replace(got, dtypes=expected.dtypes) == expected and all(map(autocast_is_on, expected.devices)):
+    casts = zip(got.dtypes, expected.dtypes, expected.devices, strict=True) if structure == expected.structure else ()
+    if replace(got, dtypes=expected.dtypes) == expected and all(_autocast_may_cast(*cast) for cast in casts):
         # Autocast lets matmuls return half precision; the state keeps the dtype that the elements came with.
         return [leaf.to(dtype) for leaf, dtype in zip(leaves, expected.dtypes, strict=True)]
     difference = got.difference(expected, "its result", "its input")
@@ -125,19 +141,27 @@ def aggregate_leaves(result: object, expected: ElementType) -> Leaves:
 
 
 def check_state(state: ScanState[Any], element: ElementType) -> None:
-    """Refuse a state whose identity or roots are elements of another kind."""
+    """Refuse what is no state, and a state whose identity or roots are elements of another kind."""
+    if not isinstance(state, ScanState):
+        raise TypeError(
+            f"expected a state, got {type(state).__name__}; extend(agg, state, xs) starts from empty(identity)"
+        )
     for level, root in state.roots.items():
         difference = ElementType.of(*flatten(root)).difference(element, "its root", "an element")
         if difference:
             raise ValueError(
                 f"the state does not fit these elements: at level {level} {difference}; "
-                "it was made by another scan, start from empty(identity)"
+                "if it was made by another scan, start from empty(identity); if it lives elsewhere, state.map moves it"
             )
     spread(state.identity, element)
 
 
-def autocast_is_on(device: torch.device) -> bool:
-    return torch.is_autocast_enabled(device.type)
+def _autocast_may_cast(source: torch.dtype, target: torch.dtype, device: torch.device) -> bool:
+    """Autocast chooses among real floating-point types only; any other change of dtype is a mistake."""
+    if source == target:
+        return True
+    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return on and source.is_floating_point and target.is_floating_point
 
 
 def _show(value: object) -> str:

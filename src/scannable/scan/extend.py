@@ -6,9 +6,10 @@ when. Letters: t elements came before, m are new, k is a tree level.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from scannable.scan.element import ElementType, Leaves, aggregate_leaves, check_state, sequence, spread
@@ -24,7 +25,7 @@ def scan(
     agg: Agg[T],
     xs: T,
     *,
-    identity: T,
+    identity: Any,
     dim: int = 0,
     inclusive: bool = False,
     literal: bool = False,
@@ -35,12 +36,12 @@ def scan(
         exclusive (default):   P_0 = e,   P_t = x_0 Agg ... Agg x_(t-1)
         inclusive:                        P_t = x_0 Agg ... Agg x_t
 
-    bracketed by the fixed binary tree, so `agg` need not be associative. For r elements it takes at most 2*log2(r)
-    calls of `agg` and less than 2r evaluations in all.
+    bracketed by the fixed binary tree, so `agg` need not be associative. For r elements it takes at most
+    2*ceil(log2(r)) + 2 calls of `agg` and less than 2r evaluations in all.
 
     Args:
         agg: `agg(older, newer)`, called on a whole tree level at once: elements with one more axis in front. It must
-            treat every leading axis as batch, and must not change its arguments.
+            treat every leading axis as batch, and must not change its arguments, which may be strided views.
         xs: a tensor, or a tree of tensors, with time on axis `dim`.
         identity: e, shaped like one element (the time axis removed) or broadcasting to it; may be a parameter.
         dim: the axis that time runs along, in every leaf.
@@ -56,7 +57,7 @@ def scan(
     # The last element is in no exclusive prefix: absorb the others, and read the prefix before and after each.
     absorbed = leaves if inclusive else _part(leaves, dim, 0, r - 1)
     sweep = _absorb(_on_levels(agg, element, dim, checkpoint), state, absorbed, element, dim, inclusive)
-    return unflatten(element.structure, _part(sweep.prefixes, dim, int(inclusive) - sweep.place, r))
+    return unflatten(element.structure, _result(sweep, int(inclusive), r, dim))
 
 
 def extend(
@@ -87,22 +88,24 @@ def extend(
     if m == 0:
         return xs, state
     sweep = _absorb(_on_levels(agg, element, dim, checkpoint), state, leaves, element, dim, inclusive)
-    wanted = _part(sweep.prefixes, dim, state.position + int(inclusive) - sweep.place, m)
-    return unflatten(element.structure, wanted), _advance(state, m, sweep, element, dim)
+    prefixes = _result(sweep, state.position + int(inclusive), m, dim)
+    return unflatten(element.structure, prefixes), _advance(state, m, sweep, element, dim)
 
 
 def _on_levels(agg: Agg[T], element: ElementType, dim: int, checkpoint: bool) -> LevelAgg:
     """`agg` on the leaves of a level, time on axis `dim`; it sees time as the first batch axis, and is checked."""
 
-    def as_batch(leaves: Leaves) -> T:
-        return unflatten(element.structure, [leaf.movedim(dim, 0) for leaf in leaves])
+    def flat_agg(*leaves: Tensor) -> Leaves:
+        batch = [leaf.movedim(dim, 0) for leaf in leaves]
+        older, newer = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+        result = agg(unflatten(element.structure, older), unflatten(element.structure, newer))
+        return [leaf.movedim(0, dim) for leaf in aggregate_leaves(result, element.batch_of(len(older[0])))]
 
     def level_agg(older: Leaves, newer: Leaves) -> Leaves:
         if checkpoint:
-            result = recompute_in_backward(agg, as_batch(older), as_batch(newer), use_reentrant=False)
-        else:
-            result = agg(as_batch(older), as_batch(newer))
-        return [leaf.movedim(0, dim) for leaf in aggregate_leaves(result, element.batch_of(older[0].shape[dim]))]
+            # Flat, because checkpointing looks for devices only in the containers that torch itself knows.
+            return recompute_in_backward(flat_agg, *older, *newer, use_reentrant=False)
+        return flat_agg(*older, *newer)
 
     return level_agg
 
@@ -195,6 +198,14 @@ def _advance(state: ScanState[T], m: int, sweep: _Sweep, element: ElementType, d
             alone = end >> (k + 1) == 0 and not state.literal
             folds[k] = roots[k] if alone else own(sweep.prefixes, (end >> k << k) - sweep.place)
     return state.advanced(end, roots, folds)
+
+
+def _result(sweep: _Sweep, place: int, count: int, dim: int) -> Leaves:
+    """`count` prefixes from `place` on, in memory that is the caller's own."""
+    if count == 1:
+        # Nothing may have been woven: this may be the identity or an element itself.
+        return [leaf.narrow(dim, place - sweep.place, 1).clone() for leaf in sweep.prefixes]
+    return [leaf.narrow(dim, place - sweep.place, count) for leaf in sweep.prefixes]
 
 
 def _length(leaves: Leaves, dim: int) -> int:

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from scannable.scan.counter import push
 from scannable.scan.element import ElementType, Leaves, aggregate_leaves, check_state, spread
 from scannable.scan.state import ScanState
-from scannable.scan.tree import flatten, unflatten
+from scannable.scan.tree import flatten, tree_map, unflatten
 
 T = TypeVar("T")
 
@@ -72,9 +71,9 @@ def extend_many(
         answers = dict(aggregate(pairs)) if pairs else {}
 
     read = after if inclusive else states
-    return [unflatten(element.structure, leaves_of(state.prefix(), state)) for state in read], after
+    prefixes = [unflatten(element.structure, leaves_of(state.prefix(), state)) for state in read]
+    return [copied(prefix) for prefix in prefixes], after
 
 
 def copied(x: T) -> T:
-    leaves, structure = flatten(x)
-    return unflatten(structure, [Tensor.clone(leaf) for leaf in leaves])
+    return tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), x)

@@ -11,7 +11,7 @@ from scannable.scan.tree import flatten, unflatten
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScanState(Generic[T]):
     """The binary counter of Alg. 2 after `position` elements.
 
@@ -67,9 +67,11 @@ class ScanState(Generic[T]):
             leaves, structure = flatten(element)
             return unflatten(structure, [once(leaf) for leaf in leaves])
 
+        leaves, structure = flatten(self.identity, "the identity", numbers=True)
+        identity = [function(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return replace(
             self,
-            identity=apply(self.identity),
+            identity=unflatten(structure, identity),
             roots={k: apply(root) for k, root in self.roots.items()},
             folds={k: apply(fold) for k, fold in self.folds.items()},
         )
@@ -79,7 +81,7 @@ class ScanState(Generic[T]):
         return replace(self.map(Tensor.detach), identity=self.identity)
 
 
-def empty(identity: T, *, literal: bool = False) -> ScanState[T]:
+def empty(identity: Any, *, literal: bool = False) -> ScanState[Any]:
     """The state before the first element.
 
     `identity` is what the first prefix is. By law Agg(identity, x) = x and the call is skipped, which is what a

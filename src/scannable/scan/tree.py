@@ -23,6 +23,8 @@ class Structure:
     kind: type
     keys: tuple[Any, ...] = ()
     children: tuple["Structure", ...] = ()
+    constants: tuple[tuple[str, Any], ...] = ()
+    """Fields of a dataclass that hold no tensors."""
 
     def paths(self, prefix: str = "") -> list[str]:
         """Where each leaf hangs, as a person would write it: `.f`, `['key'][0]`; a lone tensor is ''."""
@@ -43,10 +45,13 @@ class Structure:
         return f"{self.kind.__name__}({inside})"
 
 
-def flatten(tree: object) -> tuple[list[Tensor], Structure]:
-    """The tensors of a tree, in a fixed order, and the structure that puts them back."""
-    leaves: list[Tensor] = []
-    structure = _walk(tree, leaves, "")
+def flatten(tree: object, what: str = "an element", *, numbers: bool = False) -> tuple[list[Any], Structure]:
+    """The tensors of a tree, in a fixed order, and the structure that puts them back.
+
+    With `numbers`, plain numbers may stand for tensors. `what` names the tree in an error.
+    """
+    leaves: list[Any] = []
+    structure = _walk(tree, leaves, (Tensor, int, float, complex) if numbers else (Tensor,), what, "")
     return leaves, structure
 
 
@@ -61,19 +66,22 @@ def tree_map(function: Callable[..., Tensor], *trees: T) -> T:
     return unflatten(flat[0][1], [function(*leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)])
 
 
-def _walk(tree: object, leaves: list[Tensor], path: str) -> Structure:
-    if isinstance(tree, Tensor):
+def _walk(tree: object, leaves: list[Any], leaf: tuple[type, ...], what: str, path: str) -> Structure:
+    if isinstance(tree, leaf):
         leaves.append(tree)
         return Structure(_LEAF)
     kind = type(tree)
+    constants: tuple[tuple[str, Any], ...] = ()
     if tree is None:
         return Structure(kind)
     if _is_named_tuple(kind):
         keys: tuple[Any, ...] = cast(Any, kind)._fields
         values = tuple(cast(tuple[object, ...], tree))
     elif dataclasses.is_dataclass(kind):
-        keys = tuple(field.name for field in dataclasses.fields(kind) if field.init)
-        values = tuple(getattr(tree, key) for key in keys)
+        named = [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(kind)]
+        keys = tuple(name for name, value in named if _may_hold_tensors(value, leaf))
+        values = tuple(value for _, value in named if _may_hold_tensors(value, leaf))
+        constants = tuple((name, value) for name, value in named if not _may_hold_tensors(value, leaf))
     elif kind is tuple or kind is list:
         values = tuple(cast(Sequence[object], tree))
         keys = tuple(range(len(values)))
@@ -83,15 +91,15 @@ def _walk(tree: object, leaves: list[Tensor], path: str) -> Structure:
         values = tuple(cast(dict[Any, object], tree)[key] for key in keys)
     else:
         raise TypeError(
-            f"found {kind.__name__} {tree!r:.60} at {path or 'the top'} of an element; elements are tensors, or "
-            "tuples, lists, dicts, NamedTuples and dataclasses of tensors (BinaryCounter takes any Python object)"
+            f"found {kind.__name__} {tree!r:.60} at {path or 'the top'} of {what}; elements are tensors, or tuples, "
+            "lists, dicts, NamedTuples and dataclasses of tensors (BinaryCounter takes any Python object)"
         )
     attribute = _has_fields(kind)
     children = tuple(
-        _walk(value, leaves, path + (f".{key}" if attribute else f"[{key!r}]"))
+        _walk(value, leaves, leaf, what, path + (f".{key}" if attribute else f"[{key!r}]"))
         for key, value in zip(keys, values, strict=True)
     )
-    return Structure(kind, keys, children)
+    return Structure(kind, keys, children, constants)
 
 
 def _rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Any:
@@ -99,12 +107,20 @@ def _rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Any:
         return next(leaves)
     if structure.kind is _NOTHING:
         return None
-    values = [_rebuild(child, leaves) for child in structure.children]
+    named = dict(zip(structure.keys, (_rebuild(child, leaves) for child in structure.children), strict=True))
     if structure.kind is dict:
-        return dict(zip(structure.keys, values, strict=True))
-    if _has_fields(structure.kind):
-        return structure.kind(**dict(zip(structure.keys, values, strict=True)))
-    return structure.kind(values)
+        return named
+    if dataclasses.is_dataclass(structure.kind):
+        # Not through __init__: it may compute, check or leave out fields, and a frozen one cannot be set up later.
+        instance = object.__new__(structure.kind)
+        for name, value in (*named.items(), *structure.constants):
+            object.__setattr__(instance, name, value)
+        return instance
+    return structure.kind(**named) if _is_named_tuple(structure.kind) else structure.kind(named.values())
+
+
+def _may_hold_tensors(value: object, leaf: tuple[type, ...]) -> bool:
+    return value is None or isinstance(value, (*leaf, tuple, list, dict)) or dataclasses.is_dataclass(value)
 
 
 def _is_named_tuple(kind: type) -> bool:

@@ -59,6 +59,7 @@ def verify_duality(
             name = "+".join(map(str, lengths[:4])) + ("+..." if len(lengths) > 4 else "")
             differences.append(_difference(f"prefill {name}", outputs, truth))
     formula = getattr(model, "state_nbytes", None)
+    chunk_length = getattr(model, "chunk_length", None)
     return DualityReport(
         model=type(model).__name__,
         dtype=str(truth.dtype).removeprefix("torch."),
@@ -67,6 +68,7 @@ def verify_duality(
         tolerance=TOLERANCE[truth.dtype] if tolerance is None else tolerance,
         scale=float(truth.double().square().mean().sqrt()),
         differences=tuple(differences),
+        chunks=None if chunk_length is None else -(-tokens.shape[1] // chunk_length),
         parallel_calls=None if parallel is None else parallel.calls,
         parallel_evaluations=None if parallel is None else parallel.evaluations,
         step_evaluations=None if stepped is None else stepped.evaluations,

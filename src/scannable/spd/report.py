@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from scannable.spd import bounds
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -17,8 +19,9 @@ class Difference:
 class DualityReport:
     """Parallel against prefill in any split against step by step; `passed` if all stay within the tolerance.
 
-    `tolerance` is relative to `scale`, the root mean square of the parallel outputs. Counts are None for a model
-    without an `agg` module, `nbytes_bound` for one without a `state_nbytes` formula.
+    `tolerance` is relative to `scale`, the root mean square of the parallel outputs. `chunks`, the elements of the
+    scan, and the counts are None for a model without `agg` and `chunk_length`, `nbytes_bound` for one without a
+    `state_nbytes` formula; what is known must keep its bound for the check to pass.
     """
 
     model: str
@@ -28,6 +31,7 @@ class DualityReport:
     tolerance: float
     scale: float
     differences: tuple[Difference, ...]
+    chunks: int | None
     parallel_calls: int | None
     parallel_evaluations: int | None
     step_evaluations: int | None
@@ -42,7 +46,19 @@ class DualityReport:
     @property
     def passed(self) -> bool:
         close = self.worst.value <= self.tolerance * self.scale
-        return close and (self.nbytes_bound is None or self.nbytes <= self.nbytes_bound)
+        small = self.nbytes_bound is None or self.nbytes <= self.nbytes_bound
+        return close and small and all(count <= bound for _, count, bound in self.counts)
+
+    @property
+    def counts(self) -> list[tuple[str, int, int]]:
+        """What was counted of Agg, how much, and the most that theory allows."""
+        if self.chunks is None or self.parallel_calls is None:
+            return []
+        return [
+            ("batched calls in parallel", self.parallel_calls, bounds.agg_calls(self.chunks)),
+            ("evaluations in parallel", self.parallel_evaluations or 0, 2 * self.chunks),
+            ("evaluations step by step", self.step_evaluations or 0, 2 * self.chunks),
+        ]
 
     def raise_if_failed(self) -> None:
         """Raise an AssertionError that reads like this report, unless it passed."""
@@ -59,11 +75,7 @@ class DualityReport:
             f"allowed {limit:.3g} = {self.tolerance:g} x output scale {self.scale:.3g}",
             *(f"    {d.way:<24} {d.value:.3g}" for d in self.differences),
         ]
-        if self.parallel_evaluations is not None:
-            lines.append(
-                f"  Agg evaluations     {self.parallel_evaluations} in {self.parallel_calls} batched calls in "
-                f"parallel, {self.step_evaluations} step by step"
-            )
+        lines += [f"  Agg, {what:<26} {count} (at most {bound})" for what, count, bound in self.counts]
         bound = "" if self.nbytes_bound is None else f"; the formula gives {self.nbytes_bound:,}"
         lines.append(f"  state held          {self.nbytes:,} bytes after {self.length} tokens{bound}")
         return "\n".join(lines)
