@@ -70,6 +70,7 @@ def test_top_k_and_top_p_leave_out_the_tail() -> None:
     ("options", "message"),
     [
         ({"temperature": -1}, "temperature=-1 must be 0"),
+        ({"temperature": float("nan")}, "temperature=nan must be 0"),
         ({"top_k": 0}, "top_k=0 leaves nothing"),
         ({"top_p": 0.0}, r"top_p=0.0 must lie in \(0, 1\]"),
         ({"max_new_tokens": -1}, "max_new_tokens=-1 must not be negative"),
@@ -80,3 +81,33 @@ def test_bad_calls_fail_at_once(options: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"prompt": [1]} | options
     with pytest.raises(ValueError, match=message):
         sc.generate(tiny(), **arguments)
+
+
+def test_a_model_in_training_mode_generates_as_in_evaluation_and_stays_in_training() -> None:
+    torch.manual_seed(0)
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=13, width=16, chunk_length=4, heads=2, dropout=0.5))
+    runs = [[int(t) for t in sc.generate(model, [1, 2], max_new_tokens=9, temperature=0)] for _ in range(2)]
+    assert model.training and runs[0] == runs[1]
+
+
+def test_ties_do_not_enlarge_top_k_and_small_temperatures_do_not_overflow() -> None:
+    equal = torch.zeros(200, 50)
+    assert len(choose(equal, top_k=1).unique()) == 1
+    assert choose(torch.tensor([[1.0, 2.0, 1.5]]), temperature=1e-40).tolist() == [1]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_named(value: float, temperature: float) -> None:
+    with pytest.raises(ValueError, match="there is nothing to choose from"):
+        choose(torch.full((1, 3), value), temperature=temperature)
+
+
+def test_a_long_prompt_never_holds_all_its_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny()
+    monkeypatch.setattr("scannable.generation.PROMPT_PIECE", 7)
+    sizes: list[int] = []
+    model.head.register_forward_hook(lambda _, __, output: sizes.append(output.shape[1]))
+    prompt = torch.randint(13, (1, 30))
+    (token,) = sc.generate(model, prompt, max_new_tokens=1, temperature=0)
+    assert max(sizes) == 7 and int(token) == int(model(prompt)[0, -1].argmax())

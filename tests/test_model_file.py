@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import scannable as sc
+from scannable import model_file
 
 
 @pytest.mark.parametrize("options", [{}, {"tie_weights": True}, {"compress": "projection", "out_size": 5}])
@@ -33,26 +34,62 @@ def test_damage_is_named(tmp_path: Path) -> None:
     refused("holds no model: config.json is missing")
     weights, config = folder / "model.safetensors", folder / "config.json"
     weights.write_bytes(weights.read_bytes()[:-1])
-    refused("is damaged or belongs to another config.json")
+    refused("do not belong together, or one is damaged")
     flipped = bytearray(weights.read_bytes())
     flipped[500] ^= 1
     weights.write_bytes(flipped)
-    refused("its checksum does not match")
+    refused("the checksum does not match")
     config.write_text(config.read_text()[:-20])
     refused("config.json is damaged")
     description = json.loads(config.read_text())
     config.write_text(json.dumps(description | {"model": "Nonesuch"}))
     refused("model of the kind 'Nonesuch'; known kinds: TransformerPSM")
-    description["config"]["widht"] = description["config"].pop("width")
+    config.write_text(json.dumps(description | {"model": []}))
+    refused("config.json is damaged")
+    config.write_text("[" * 100_000)
+    refused("config.json is damaged")
+    description["config"]["literal_identity"] = True
     config.write_text(json.dumps(description))
-    refused("widht")
-    description["config"] = {**description["config"], "width": 16}
-    del description["config"]["widht"]
-    config.write_text(json.dumps(description))
-    refused("do not make a TransformerPSM")
+    refused("do not belong together")
     weights.unlink()
     refused("model.safetensors is missing")
     sc.load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("widht", 8, "widht"),
+        ("width", 16, "size mismatch"),
+        ("width", 2**40, "do not make a TransformerPSM"),
+        ("chunk_length", 10**30, "do not make a TransformerPSM"),
+        ("agg_causal", "false", "agg_causal='false' must be True or False"),
+        ("dropout", "0", "dropout='0' must lie in"),
+    ],
+)
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_configuration_with_a_true_checksum_is_still_not_believed(
+    tmp_path: Path, field: str, value: object, message: str
+) -> None:
+    """Nor is memory taken for it: 2^40 columns would not fit."""
+    sc.save_model(sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=11, width=8, chunk_length=3, heads=2)), tmp_path)
+    description = json.loads((tmp_path / "config.json").read_text())
+    description["config"][field] = value
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    description["sha256"] = model_file._digest(description["model"], description["config"], weights)
+    (tmp_path / "config.json").write_text(json.dumps(description))
+    with pytest.raises(sc.ModelFileError, match=message):
+        sc.load_model(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dtype_and_the_global_generator_are_kept(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=11, width=8, chunk_length=3, heads=2)).to(dtype)
+    sc.save_model(model, tmp_path)
+    before = torch.random.get_rng_state()
+    loaded = sc.load_model(tmp_path)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(p.dtype == dtype and p.requires_grad for p in loaded.parameters())
 
 
 def test_an_unknown_kind_of_model_cannot_be_saved(tmp_path: Path) -> None:

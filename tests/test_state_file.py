@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 import scannable as sc
+from scannable import state_file
 
 
 def saved(tmp_path: Path) -> Path:
@@ -66,6 +67,30 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         sc.load_state(path)
     with pytest.raises(FileNotFoundError):
         sc.load_state(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        "5",
+        '{"list": []}',
+        '{"dict": [[1, 2, 3]]}',
+        '{"tensor": "nonesuch"}',
+        '{"class": "Popen", "fields": {}}',
+        '{"class": "PSMState", "fields": {"position": "x", "scan": null, "buffers": null}}',
+        '{"class": "ScanState", "fields": {"identity": 0, "position": -5}}',
+        '{"class": "ScanState", "fields": {"nonsense": 0}}',
+        "[" * 100_000,
+        "9" * 5000,
+        '{"what": 1}',
+    ],
+)
+def test_nonsense_with_a_true_checksum_is_refused(tmp_path: Path, structure: str) -> None:
+    plain = save({"t0": torch.zeros(2)})
+    metadata = {"format": state_file.FORMAT, "structure": structure, "sha256": state_file._digest(plain, structure)}
+    (tmp_path / "crafted").write_bytes(save({"t0": torch.zeros(2)}, metadata))
+    with pytest.raises(sc.StateFileError):
+        sc.load_state(tmp_path / "crafted")
 
 
 def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Tokens one after another, from any model with the streaming protocol."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scannable.protocol import SequenceModel
+from scannable.protocol import SequenceModel, evaluating
+
+PROMPT_PIECE = 1024
 
 
 def generate(
@@ -23,7 +26,7 @@ def generate(
     """Yield the next token of every row as soon as it is chosen.
 
     Args:
-        model: consumes the prompt in parallel, then its own tokens one by one.
+        model: consumes the prompt in parallel, then its own tokens one by one, in evaluation mode.
         prompt: (batch, length), or the tokens of a single row; at least one token.
         max_new_tokens: how many at the most; without it, until every row has stopped, or for ever.
         temperature: divides the logits; 0 takes the likeliest token.
@@ -39,7 +42,7 @@ def generate(
         raise ValueError(
             f"the prompt has the shape {tuple(rows.shape)}; expected (batch, length) with a length above 0"
         )
-    if temperature < 0:
+    if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature={temperature} must be 0 (the likeliest token) or above")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k={top_k} leaves nothing to choose from; use 1 or more, or None for all")
@@ -67,12 +70,16 @@ def _tokens(
     logits, state = None, model.initial_state(prompt.shape[0])
     count = 0
     while max_new_tokens is None or count < max_new_tokens:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             if logits is None:
-                every, state = model.prefill(prompt, state)
-                logits = every[:, -1]
+                # In pieces, because a prefill gives logits for all its tokens and only the last are wanted.
+                for piece in prompt.split(PROMPT_PIECE, 1):
+                    every, state = model.prefill(piece, state)
+                    logits = every[:, -1]
+                    del every
             else:
                 logits, state = model.step(token, state)
+            assert logits is not None
             chosen = choose(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
         token = torch.where(stopped, token, chosen) if count else chosen
         stopped |= torch.isin(token, stops)
@@ -91,12 +98,16 @@ def choose(
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, " b"]:
     """One token for each row of logits."""
+    highest = logits.amax(-1, keepdim=True)
+    if not bool(highest.isfinite().all()):
+        raise ValueError(f"the largest logits are {highest.flatten().tolist()[:8]}; there is nothing to choose from")
     if temperature == 0:
         return logits.argmax(-1)
-    scores = logits.float() / temperature
+    # From the highest down, so that no temperature can overflow.
+    scores = (logits - highest).float() / temperature
     if top_k is not None and top_k < scores.shape[-1]:
-        least = scores.topk(top_k).values[:, -1:]
-        scores = scores.masked_fill(scores < least, float("-inf"))
+        best = scores.topk(top_k)
+        scores = torch.full_like(scores, float("-inf")).scatter(-1, best.indices, best.values)
     if top_p is not None and top_p < 1:
         ordered, order = scores.sort(descending=True)
         probabilities = ordered.softmax(-1)

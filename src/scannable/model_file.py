@@ -33,11 +33,8 @@ def save_model(model: nn.Module, folder: str | Path) -> None:
     folder = Path(folder)
     weights = save({key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()})
     config: Any = model.config
-    description = {
-        "model": name,
-        "config": dataclasses.asdict(config),
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
-    }
+    fields = dataclasses.asdict(config)
+    description = {"model": name, "config": fields, "sha256": _digest(name, fields, weights)}
     write_whole(folder / "model.safetensors", weights)
     write_whole(folder / "config.json", json.dumps(description, indent=2).encode() + b"\n")
 
@@ -50,21 +47,32 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Any:
             raise ModelFileError(f"{folder} holds no model: {name} is missing")
     try:
         description = json.loads((folder / "config.json").read_bytes())
-        name, fields, expected = (description[key] for key in ("model", "config", "weights_sha256"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{folder / 'config.json'} is damaged: {error!r}") from error
-    if name not in _models:
+        name, fields, expected = (description[key] for key in ("model", "config", "sha256"))
+        known = name in _models
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelFileError(f"{folder / 'config.json'} is damaged: {error!r:.200}") from error
+    if not known:
         raise ModelFileError(f"{folder} holds a model of the kind {name!r}; known kinds: {', '.join(_models)}")
     weights = (folder / "model.safetensors").read_bytes()
-    if hashlib.sha256(weights).hexdigest() != expected:
+    if _digest(name, fields, weights) != expected:
         raise ModelFileError(
-            f"{folder / 'model.safetensors'} ({len(weights)} bytes) is damaged or belongs to another config.json: "
-            "its checksum does not match"
+            f"{folder}: config.json and model.safetensors ({len(weights)} bytes) do not belong together, or one is "
+            "damaged: the checksum does not match"
         )
     model_class, config_class = _models[name]
     try:
-        model = model_class(config_class(**fields))
-        model.load_state_dict(load(weights))
-    except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        # Without memory at first: a configuration is not believed before the weights have its shapes.
+        with torch.device("meta"):
+            model = model_class(config_class(**fields))
+        # Copied into torch's own aligned memory: kernels round differently on other addresses.
+        tensors = {key: tensor.clone() for key, tensor in load(weights).items()}
+        model.load_state_dict(tensors, assign=True)
+    except (TypeError, ValueError, RuntimeError, OverflowError, SafetensorError) as error:
         raise ModelFileError(f"{folder}: the configuration and the weights do not make a {name}: {error}") from error
     return model.to(device).eval()
+
+
+def _digest(name: str, fields: dict[str, Any], weights: bytes) -> str:
+    digest = hashlib.sha256(json.dumps([name, fields], sort_keys=True).encode())
+    digest.update(weights)
+    return digest.hexdigest()

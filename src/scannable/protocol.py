@@ -3,10 +3,12 @@
 A model of your own that has these methods is verified by `verify_duality` and driven by `generate` like any other.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @runtime_checkable
@@ -50,3 +52,16 @@ class SequenceModel(Protocol):
     def step(self, token: Int[Tensor, " b"], state: Any) -> tuple[Float[Tensor, "b out"], Any]:
         """Consume one token. It may reuse the state's buffers: fork first to branch."""
         ...
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Evaluation mode for a while, if the model has modes; afterwards every module is as it was."""
+    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

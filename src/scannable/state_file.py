@@ -81,8 +81,13 @@ def load_state(path: str | Path, device: str | torch.device = "cpu") -> Any:
                 raise StateFileError(f"{path} is damaged: its checksum does not match; use another copy")
             # Copied into torch's own aligned memory: kernels round differently on other addresses.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        return _decode(json.loads(structure), tensors)
-    except (SafetensorError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, struct.error) as error:
+        state = _decode(json.loads(structure), tensors)
+        if type(state).__name__ not in _storable:
+            raise StateFileError(f"{path} holds a {type(state).__name__}, which is no state")
+        return state
+    except StateFileError:
+        raise
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise StateFileError(
             f"{path} ({len(content)} bytes) cannot be read as a saved state: {error}; it is truncated, damaged or "
             "something else"

@@ -61,9 +61,9 @@ def test_bytes_are_those_of_the_rows_and_a_batch_can_be_saved(tmp_path) -> None:
     states = [Alone(model, n).state() for n in (3, 30, 9)]
     batch = sc.join(states)
     lengths = 8 * len(states)
-    assert batch.nbytes == sum(state.nbytes for state in states)
-    assert batch.buffers.cache is not None and batch.buffers.cache.lengths is not None
-    assert batch.buffers.cache.lengths.nbytes == lengths
+    assert batch.nbytes == sum(state.nbytes for state in states) + lengths
+    twice = batch.select([1, 1])
+    assert twice.nbytes < 2 * batch.select([1]).nbytes  # the roots are shared
     sc.save_state(batch, tmp_path / "batch")
     loaded = sc.load_state(tmp_path / "batch")
     token = torch.tensor([1, 2, 3])
@@ -95,3 +95,49 @@ def test_bad_calls_are_named() -> None:
     model.step(torch.zeros(2, dtype=torch.int64), batch)
     with pytest.raises(ValueError, match="gone on to"):
         batch.fork()
+
+
+@pytest.mark.parametrize("c", [1, 2])
+def test_a_batch_wider_than_a_chunk_can_be_taken_apart(c: int) -> None:
+    model = tiny(c)
+    tokens = torch.randint(13, (5, 9))
+    for n in (0, 8):
+        state = model.prefill(tokens[:, :n], model.initial_state(5))[1] if n else model.initial_state(5)
+        batch = sc.join([state])
+        outputs, batch = model.step(tokens[:, n], batch)
+        torch.testing.assert_close(outputs, model(tokens[:, : n + 1])[:, -1], rtol=1e-10, atol=1e-10)
+        row, _ = model.step(tokens[3:4, 0], batch.row(3))
+        whole = torch.cat((tokens[3:4, : n + 1], tokens[3:4, :1]), 1)
+        torch.testing.assert_close(row, model(whole)[:, -1], rtol=1e-10, atol=1e-10)
+
+
+def test_rows_advance_under_autocast() -> None:
+    model = tiny(4).float()
+    batch = sc.join([model.initial_state(2), Alone(model, 5).state()])
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(6):
+            outputs, batch = model.step(torch.tensor([1, 2, 3]), batch)
+            assert outputs.isfinite().all()
+
+
+def test_an_interrupted_step_of_rows_is_refused_and_so_is_another_models_batch() -> None:
+    model = tiny(4)
+    with pytest.raises(ValueError, match="the state has chunks of 7 tokens"):
+        model.step(torch.tensor([1]), sc.join([tiny(7).initial_state(1)]))
+    batch = sc.join([Alone(model, 3).state()])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = model.inf.transformer.register_forward_pre_hook(interrupt)  # pyright: ignore
+    with pytest.raises(KeyboardInterrupt):
+        model.step(torch.tensor([1]), batch)
+    hook.remove()
+    with pytest.raises(ValueError, match="half written"):
+        model.step(torch.tensor([1]), batch)
+
+
+def test_no_streams_cannot_advance() -> None:
+    model = tiny(4)
+    with pytest.raises(ValueError, match="0 tokens for a batch of 0 streams"):
+        model.step(torch.zeros(0, dtype=torch.int64), sc.join([model.initial_state(1)]).select([]))

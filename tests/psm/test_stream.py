@@ -123,3 +123,25 @@ def test_a_state_of_another_model_is_refused() -> None:
         model.step(torch.tensor([1]), tiny(7).initial_state(1))
     with pytest.raises(TypeError, match=r"prefill goes on from a state .*, not StreamBatch"):
         model.prefill(torch.zeros(1, 3, dtype=torch.int64), sc.join([model.initial_state(1)]))  # pyright: ignore
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_refused_call_leaves_the_state_to_its_model() -> None:
+    model = tiny(4)
+    other = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=13, width=32, chunk_length=4, heads=2))
+    _, state = model.prefill(torch.randint(13, (1, 6)), model.initial_state(1))
+    with pytest.raises(ValueError, match=r"bytes of keys and values, this model .*; another model made it"):
+        other.step(torch.tensor([1]), state)
+    outputs, _ = model.step(torch.tensor([1], dtype=torch.uint8), state)
+    assert outputs.isfinite().all()
+
+
+def test_a_long_stream_of_single_steps_does_not_grow() -> None:
+    config = sc.TransformerPSMConfig(vocab_size=5, width=4, chunk_length=2, heads=1, agg_layers=1, inf_layers=1)
+    model = sc.TransformerPSM(config).eval()
+    state, token, peaks = model.initial_state(1), torch.tensor([1]), []
+    for t in range(3000):
+        _, state = model.step(token, state)
+        if t % 1000 == 999:
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    assert state.nbytes == model.state_nbytes(3000) and peaks[-1] - peaks[0] < 2 * 1024

@@ -150,7 +150,7 @@ def test_an_error_names_the_argument_that_is_wrong() -> None:
 
 def test_a_state_on_another_device_is_refused_with_the_way_to_move_it() -> None:
     _, state = sc.extend(add, sc.empty(E), X, dim=1)
-    with pytest.raises(ValueError, match=r"its root has the device cpu, an element has meta; .* state\.map moves it"):
+    with pytest.raises(ValueError, match=r"its root has the device cpu, an element has meta; .* state\.to moves it"):
         sc.extend(add, state, X.to("meta"), dim=1)
 
 

@@ -16,9 +16,10 @@ def state(n: int = 5) -> sc.ScanState[torch.Tensor]:
     return sc.extend(two_three, sc.empty(e), torch.randn(n, 2, requires_grad=True))[1]
 
 
-def test_map_applies_to_roots_folds_and_identity_and_keeps_sharing() -> None:
+def test_to_moves_roots_folds_and_identity_and_keeps_sharing() -> None:
     before = state()
-    after = before.map(lambda x: x.double())
+    assert before.map(lambda x: x.double()).identity is before.identity
+    after = before.to(torch.float64)
     assert after.identity.dtype == torch.float64
     assert all(x.dtype == torch.float64 for x in [*after.roots.values(), *after.folds.values()])
     assert after.nbytes == 2 * before.nbytes and after.roots[2] is after.folds[2]
@@ -33,7 +34,7 @@ def test_detach_cuts_roots_and_folds_and_keeps_the_identity() -> None:
 
 def test_a_number_as_identity_survives_both() -> None:
     _, after = sc.extend(two_three, sc.empty(0), torch.arange(5))
-    assert after.detach().map(lambda x: x + 1).identity == 0
+    assert after.detach().map(lambda x: x + 1).to(torch.float64).identity == 0
 
 
 def test_states_are_frozen_compared_by_identity_and_can_be_copied() -> None:

@@ -1,5 +1,6 @@
 """The check must catch mistakes: each model here is broken on purpose."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,9 +76,107 @@ class NotANumber(sc.TransformerPSM):
         return outputs * float("nan") if state.position == 30 else outputs, state
 
 
-@pytest.mark.parametrize("kind", [LeakyInParallel, SwappedAgg, StaleCache, DroppedChunk, NotANumber])
+class ForkSharesItsBuffers(sc.TransformerPSM):
+    """A fork that copies the books but not the tensors: what one stream writes, the other reads."""
+
+    def initial_state(self, batch_size: int) -> Any:
+        state = super().initial_state(batch_size)
+        return _Shallow(state.position, state.scan, state.buffers)
+
+    def prefill(self, tokens: Tensor, state: Any) -> Any:
+        outputs, after = super().prefill(tokens, state)
+        return outputs, _Shallow(after.position, after.scan, after.buffers)
+
+
+class _Shallow(sc.PSMState):
+    def fork(self) -> Any:
+        assert self.buffers.cache is not None
+        return _Shallow(self.position, self.scan, replace(self.buffers, cache=replace(self.buffers.cache)))
+
+
+class MixedRows(sc.TransformerPSM):
+    """Every row's output holds a little of the others', in parallel and step by step alike."""
+
+    def forward(self, tokens: Tensor, *, logits_to_keep: int | None = None) -> Tensor:
+        outputs = super().forward(tokens, logits_to_keep=logits_to_keep)
+        return outputs + 0.01 * outputs.mean(0)
+
+    def prefill(self, tokens: Tensor, state: Any) -> Any:
+        outputs, after = super().prefill(tokens, state)
+        return outputs + 0.01 * outputs.mean(0), after
+
+
+class WrongAtChunkEnds(sc.TransformerPSM):
+    """Prefill of several tokens from the end of a chunk is wrong."""
+
+    def prefill(self, tokens: Tensor, state: Any) -> Any:
+        outputs, after = super().prefill(tokens, state)
+        return outputs * 2 if state.position and state.position % 4 == 0 and tokens.shape[1] > 1 else outputs, after
+
+
+class WrongPrefillOfOne(sc.TransformerPSM):
+    def step(self, token: Tensor, state: Any) -> Any:
+        outputs, state = super().prefill(token[:, None], state)
+        return outputs[:, 0], state
+
+    def prefill(self, tokens: Tensor, state: Any) -> Any:
+        outputs, after = super().prefill(tokens, state)
+        return outputs * 2 if tokens.shape[1] == 1 else outputs, after
+
+
+class MaskedAndRandom(sc.TransformerPSM):
+    """A masked logit must not hide that the others are noise."""
+
+    masked = float("-inf")
+
+    def forward(self, tokens: Tensor, *, logits_to_keep: int | None = None) -> Tensor:
+        outputs = super().forward(tokens, logits_to_keep=logits_to_keep)
+        return torch.cat((torch.full_like(outputs[..., :1], self.masked), outputs[..., 1:]), -1)
+
+    def prefill(self, tokens: Tensor, state: Any) -> Any:
+        outputs, after = super().prefill(tokens, state)
+        return torch.randn_like(outputs), after
+
+
+class HugeAndRandom(MaskedAndRandom):
+    masked = -1e30
+
+
+class Masked(MaskedAndRandom):
+    def prefill(self, tokens: Tensor, state: Any) -> Any:
+        outputs, after = sc.TransformerPSM.prefill(self, tokens, state)
+        return torch.cat((torch.full_like(outputs[..., :1], self.masked), outputs[..., 1:]), -1), after
+
+
+def test_a_masked_logit_is_no_difference() -> None:
+    sc.verify_duality(tiny(Masked), torch.randint(13, (2, 60))).raise_if_failed()
+
+
+def test_a_wrong_position_is_caught_at_once() -> None:
+    class WrongPosition(sc.TransformerPSM):
+        def step(self, token: Tensor, state: Any) -> Any:
+            outputs, after = super().step(token, state)
+            return outputs, _Elsewhere(after) if after.position == 3 else after
+
+    class _Elsewhere:
+        position = 7
+
+        def __init__(self, state: Any) -> None:
+            self.state = state
+
+    with pytest.raises(AssertionError, match="the state says position 7 after 3 tokens"):
+        sc.verify_duality(tiny(WrongPosition), torch.randint(13, (2, 60)))
+
+
+BROKEN = [
+    LeakyInParallel, SwappedAgg, StaleCache, DroppedChunk, NotANumber, ForkSharesItsBuffers, MixedRows, WrongAtChunkEnds,
+    WrongPrefillOfOne, MaskedAndRandom, HugeAndRandom,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_model_is_caught(kind: type[sc.TransformerPSM]) -> None:
-    tokens = torch.randint(13, (2, 60))
+    tokens = torch.randint(13, (2, 61))
     sc.verify_duality(tiny(), tokens).raise_if_failed()
     report = sc.verify_duality(tiny(kind), tokens)
     assert not report.passed
@@ -115,8 +214,9 @@ def test_a_counter_that_refolds_is_caught_by_its_count() -> None:
 def test_the_report_reads_well_and_counts() -> None:
     model = tiny()
     model.train()
+    model.inf.eval()
     report = sc.verify_duality(model, torch.randint(13, (3, 65)))
-    assert model.training
+    assert model.training and model.agg.training and not model.inf.training
     chunks = 16
     assert report.parallel_evaluations == bounds.agg_evaluations(chunks)
     assert report.step_evaluations == bounds.agg_evaluations(chunks)

@@ -32,8 +32,9 @@ class KVCache:
             if m != 1:
                 raise ValueError(f"rows at different lengths advance by one position at a time, not {m}")
             rows = torch.arange(len(self.lengths), device=keys.device)
-            self.keys[layer][rows, :, self.lengths] = keys[:, :, 0]
-            self.values[layer][rows, :, self.lengths] = values[:, :, 0]
+            # Unlike a slice, an index does not convert what autocast returned.
+            self.keys[layer][rows, :, self.lengths] = keys[:, :, 0].to(self.keys.dtype)
+            self.values[layer][rows, :, self.lengths] = values[:, :, 0].to(self.values.dtype)
             return self.keys[layer], self.values[layer]
         end = self.length + m
         if end > self.capacity:
@@ -67,7 +68,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+        return self.keys.nbytes + self.values.nbytes + (0 if self.lengths is None else self.lengths.nbytes)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:

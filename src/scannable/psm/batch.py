@@ -13,7 +13,7 @@ from torch import Tensor
 from scannable.nn.cache import KVCache
 from scannable.psm.stream import HALF_WRITTEN, ChunkBuffers, PSMState
 from scannable.scan import ScanState, extend_many
-from scannable.scan.tree import tree_map
+from scannable.scan.tree import flatten, tree_map
 from scannable.state_file import storable
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class StreamBatch:
     @property
     def nbytes(self) -> int:
         """Bytes held by all rows."""
-        return sum(scan.nbytes for scan in self.scans) + self.buffers.nbytes
+        # Rows that were selected twice share their roots until they push.
+        held = [value for scan in self.scans for value in (*scan.roots.values(), *scan.folds.values())]
+        leaves = {id(leaf): leaf for element in held for leaf in flatten(element)[0]}
+        return sum(leaf.nbytes for leaf in leaves.values()) + self.buffers.nbytes
 
     @property
     def batch_size(self) -> int:
@@ -73,7 +76,7 @@ class StreamBatch:
             cache = KVCache(cache.keys, cache.values, int(cache.lengths[0]))
         position = alone.positions[0]
         buffers = replace(alone.buffers, cache=cache, position=position)
-        return PSMState(position, replace(scan, identity=self.scans[row].identity), buffers)
+        return PSMState(position, scan, buffers)
 
     def current_buffers(self) -> ChunkBuffers:
         """The buffers, unless another branch has gone on with them."""
@@ -117,7 +120,7 @@ def _rows(state: PSMState) -> StreamBatch:
         cache = KVCache(cache.keys, cache.values, 0, lengths)
     scans = tuple(
         # A view of one row would keep the others alive.
-        replace(state.scan.map(lambda leaf, row=row: leaf[row].clone()), identity=state.scan.identity)
+        state.scan.map(lambda leaf, row=row: leaf[row].clone())
         for row in range(b)
     )
     positions = (state.position,) * b
@@ -128,9 +131,10 @@ def step_rows(
     model: PrefixScannableModel, token: Int[Tensor, " b"], batch: StreamBatch
 ) -> tuple[Float[Tensor, "b out"], StreamBatch]:
     """Alg. 4 for rows at different positions: one Inf position for all, and one round of pushes for those that fill."""
-    if len(token) != batch.batch_size:
+    if len(token) != batch.batch_size or not len(token):
         raise ValueError(f"{len(token)} tokens for a batch of {batch.batch_size} streams; each takes exactly one")
     buffers, c = batch.current_buffers(), model.chunk_length
+    model.check_buffers(buffers)
     buffers.position = HALF_WRITTEN
     rows = range(batch.batch_size)
     filled = [position % c for position in batch.positions]

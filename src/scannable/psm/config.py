@@ -41,8 +41,11 @@ class TransformerPSMConfig:
         for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
             if self.width % heads:
                 raise ValueError(f"width={self.width} is not a multiple of {name}={heads}; choose heads that divide it")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout} must lie in [0, 1)")
+        for name in ("tie_weights", "agg_causal", "literal_identity", "checkpoint"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
+        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout!r} must lie in [0, 1)")
         if self.compress not in ("right_half", "projection"):
             raise ValueError(f"compress={self.compress!r} is neither 'right_half' nor 'projection'")
         if self.tie_weights and self.out_size not in (None, self.vocab_size):

@@ -97,12 +97,14 @@ class PrefixScannableModel(nn.Module):
         """Outputs at every position, or at the last `logits_to_keep` of them."""
         hidden = self.hidden(tokens)
         if logits_to_keep is not None:
+            if logits_to_keep < 0:
+                raise ValueError(f"logits_to_keep={logits_to_keep} must not be negative; None keeps all")
             hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
         return self.head(hidden)
 
     def hidden(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head: one scan, then one call of Inf for all chunks."""
-        self._check_tokens(tokens, 2)
+        tokens = self._checked(tokens, 2)
         x = self.enc(into_chunks(tokens, self.chunk_length))  # b r c d
         s = scan(
             self.agg,
@@ -149,7 +151,7 @@ class PrefixScannableModel(nn.Module):
 
         The rows of a `StreamBatch` may be at different positions.
         """
-        self._check_tokens(token, 1)
+        token = self._checked(token, 1)
         if isinstance(state, StreamBatch):
             return step_rows(self, token, state)
         logits, state = self.prefill(token[:, None], state)
@@ -158,18 +160,15 @@ class PrefixScannableModel(nn.Module):
     @torch.no_grad()
     def prefill(self, tokens: Int[Tensor, "b m"], state: PSMState) -> tuple[Float[Tensor, "b m out"], PSMState]:
         """Consume m tokens in parallel: the rest of the chunk in progress, whole chunks, the start of another one."""
-        self._check_tokens(tokens, 2)
+        tokens = self._checked(tokens, 2)
         if not isinstance(state, PSMState):
             raise TypeError(
-                f"prefill goes on from a state that initial_state, prefill or step gave, not {type(state).__name__}"
+                f"prefill goes on from a state of initial_state, prefill or step, not {type(state).__name__}"
             )
         buffers, c, m = state.current_buffers(), self.chunk_length, tokens.shape[1]
+        self.check_buffers(buffers)
         if tokens.shape[0] != state.batch_size:
             raise ValueError(f"{tokens.shape[0]} rows of tokens for a state of {state.batch_size} streams")
-        if buffers.tokens.shape[1] != c:
-            raise ValueError(
-                f"the state has chunks of {buffers.tokens.shape[1]} tokens, this model of {c}; it is another's"
-            )
         if m == 0:
             return self(tokens), state
         buffers.position = HALF_WRITTEN
@@ -213,7 +212,23 @@ class PrefixScannableModel(nn.Module):
         prefix = tree_map(lambda e, leaf: e.expand_as(leaf), prefix, x)
         return self.inf(prefix, x)[:, filled : filled + m]
 
-    def _check_tokens(self, tokens: Tensor, axes: int) -> None:
+    def check_buffers(self, buffers: ChunkBuffers) -> None:
+        """Refuse the buffers of a model of another shape. (One of the same shape with other weights goes unnoticed.)"""
+        batch, c = buffers.tokens.shape
+        if c != self.chunk_length:
+            raise ValueError(
+                f"the state has chunks of {c} tokens, this model of {self.chunk_length}; another model made it"
+            )
+        expected = self.inf.cache_nbytes(batch) if isinstance(self.inf, IncrementalInf) else None
+        cache = buffers.cache
+        held = None if cache is None else cache.keys.nbytes + cache.values.nbytes
+        if held != expected:
+            raise ValueError(
+                f"the state holds {held} bytes of keys and values, this model {expected}; another model made it, "
+                "or this one in another dtype"
+            )
+
+    def _checked(self, tokens: Tensor, axes: int) -> Tensor:
         if tokens.ndim != axes or tokens.is_floating_point() or tokens.dtype == torch.bool:
             expected = "(batch, length)" if axes == 2 else "(batch,)"
             raise ValueError(
@@ -231,6 +246,7 @@ class PrefixScannableModel(nn.Module):
                     f"token {low if low < 0 else high} is outside the vocabulary of {size}; "
                     "is this the tokenizer the model was trained with?"
                 )
+        return tokens if tokens.dtype in (torch.int32, torch.int64) else tokens.long()
 
     @property
     def _device(self) -> torch.device:

@@ -64,6 +64,11 @@ class PSMState:
     scan: ScanState[Any]
     buffers: ChunkBuffers = field(repr=False)
 
+    def __post_init__(self) -> None:
+        good = type(self.position) is int and self.position >= 0
+        if not good or not isinstance(self.scan, ScanState) or not isinstance(self.buffers, ChunkBuffers):
+            raise TypeError(f"no state of a stream: position {self.position!r}, scan {type(self.scan).__name__}")
+
     def fork(self) -> "PSMState":
         """An independent stream that goes on from here: shares the roots, copies the chunk in progress."""
         return PSMState(self.position, self.scan, self.current_buffers().clone())

@@ -151,7 +151,7 @@ def check_state(state: ScanState[Any], element: ElementType) -> None:
         if difference:
             raise ValueError(
                 f"the state does not fit these elements: at level {level} {difference}; "
-                "if it was made by another scan, start from empty(identity); if it lives elsewhere, state.map moves it"
+                "if it was made by another scan, start from empty(identity); if it lives elsewhere, state.to moves it"
             )
     spread(state.identity, element)
 

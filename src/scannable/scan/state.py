@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
-from scannable.scan.tree import flatten, unflatten
+from scannable.scan.tree import flatten, tree_map, unflatten
 
 T = TypeVar("T")
 
@@ -31,6 +32,10 @@ class ScanState(Generic[T]):
     roots: Mapping[int, T] = field(default_factory=dict)
     folds: Mapping[int, T] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if type(self.position) is not int or self.position < 0 or not isinstance(self.roots, Mapping):
+            raise TypeError(f"no state of a scan: position {self.position!r}, roots {self.roots!r:.40}")
+
     def prefix(self, level: int = 0) -> T:
         """The aggregate of all whole blocks of 2^level elements so far; for level 0, of every element."""
         for k in range(level, self.position.bit_length()):
@@ -54,7 +59,7 @@ class ScanState(Generic[T]):
         return sum(leaf.numel() * leaf.element_size() for leaf in leaves.values())
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "ScanState[T]":
-        """The state with `function` applied to every tensor in it: `state.map(lambda x: x.cuda())`."""
+        """The state with `function` applied to every tensor of its roots and folds; the identity stays."""
         mapped: dict[int, Tensor] = {}
 
         def once(leaf: Tensor) -> Tensor:
@@ -63,22 +68,21 @@ class ScanState(Generic[T]):
                 mapped[id(leaf)] = function(leaf)
             return mapped[id(leaf)]
 
-        def apply(element: T) -> T:
-            leaves, structure = flatten(element)
-            return unflatten(structure, [once(leaf) for leaf in leaves])
-
-        leaves, structure = flatten(self.identity, "the identity", numbers=True)
-        identity = [function(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return replace(
             self,
-            identity=unflatten(structure, identity),
-            roots={k: apply(root) for k, root in self.roots.items()},
-            folds={k: apply(fold) for k, fold in self.folds.items()},
+            roots={k: tree_map(once, root) for k, root in self.roots.items()},
+            folds={k: tree_map(once, fold) for k, fold in self.folds.items()},
         )
 
     def detach(self) -> "ScanState[T]":
         """The state cut from its history, for truncated back-propagation; the identity keeps its gradient."""
-        return replace(self.map(Tensor.detach), identity=self.identity)
+        return self.map(Tensor.detach)
+
+    def to(self, target: torch.device | torch.dtype | str) -> "ScanState[T]":
+        """The state on another device or in another dtype, its identity too."""
+        leaves, structure = flatten(self.identity, "the identity", numbers=True)
+        moved = [leaf.to(target) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return replace(self.map(lambda leaf: leaf.to(target)), identity=unflatten(structure, moved))
 
 
 def empty(identity: Any, *, literal: bool = False) -> ScanState[Any]:

@@ -4,17 +4,18 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from scannable.protocol import SequenceModel
+from scannable.protocol import SequenceModel, evaluating
 from scannable.scan.tree import flatten
 from scannable.spd.report import Difference, DualityReport
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 0.05}
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
 """Largest difference allowed, relative to the outputs' root mean square. float64 leaves only true mistakes; float32
 and bfloat16 round differently in batches of different shapes, bfloat16 (8 bits) at every layer and tree level."""
 
@@ -31,8 +32,9 @@ def verify_duality(
 ) -> DualityReport:
     """Run `model` in parallel, by prefill in random splits, and step by step, and compare all outputs.
 
-    Works for any model with the protocol. The model is put in evaluation mode for the check; with `dtype` a copy of it
-    is converted first.
+    Also compared: prefills that end around chunk boundaries, prefills of one token, a stream and its fork that go
+    different ways, a row without the others, and outputs before a change of later tokens. Works for any model with the
+    protocol. The model is in evaluation mode meanwhile; with `dtype` a copy of it is converted first.
 
     Args:
         tokens: (batch, length), at least one token.
@@ -45,61 +47,100 @@ def verify_duality(
         if not isinstance(model, nn.Module):
             raise TypeError(f"dtype={dtype} needs an nn.Module to convert, not {type(model).__name__}")
         model = copy.deepcopy(model).to(dtype)
-    with _evaluating(model):
+    batch, n = tokens.shape
+    chunk_length = getattr(model, "chunk_length", None)
+    with evaluating(model):
         with _counting(model) as parallel:
             truth = model(tokens)
-        differences: list[Difference] = []
         with _counting(model) as stepped:
-            outputs, state = _run(model, tokens, [1] * tokens.shape[1])
-        differences.append(_difference("step by step", outputs, truth))
+            outputs, state = _run(model, tokens, [1] * n)
+        differences = [_difference("step by step", outputs, truth)]
         generator = torch.Generator().manual_seed(seed)
-        for i in range(splits):
-            lengths = _random_split(tokens.shape[1], steps_at_the_end=i % 2 == 1, generator=generator)
-            outputs, _ = _run(model, tokens, lengths)
+        ways = [
+            _random_split(n, steps_at_the_end=i % 2 == 1, generator=generator) for i in range(splits)
+        ] + _awkward_splits(n, chunk_length or 1)
+        for i, lengths in enumerate(ways):
+            outputs, _ = _run(model, tokens, lengths, ones_by_step=i < splits)
             name = "+".join(map(str, lengths[:4])) + ("+..." if len(lengths) > 4 else "")
             differences.append(_difference(f"prefill {name}", outputs, truth))
+        differences += _branches(model, tokens, truth)
+        if batch > 1:
+            differences.append(_difference("a row without the others", model(tokens[1:2]), truth[1:2]))
     formula = getattr(model, "state_nbytes", None)
-    chunk_length = getattr(model, "chunk_length", None)
     return DualityReport(
         model=type(model).__name__,
         dtype=str(truth.dtype).removeprefix("torch."),
-        batch=tokens.shape[0],
-        length=tokens.shape[1],
+        batch=batch,
+        length=n,
         tolerance=TOLERANCE[truth.dtype] if tolerance is None else tolerance,
-        scale=float(truth.double().square().mean().sqrt()),
+        scale=_scale(truth),
         differences=tuple(differences),
-        chunks=None if chunk_length is None else -(-tokens.shape[1] // chunk_length),
+        chunks=None if chunk_length is None else -(-n // chunk_length),
         parallel_calls=None if parallel is None else parallel.calls,
         parallel_evaluations=None if parallel is None else parallel.evaluations,
         step_evaluations=None if stepped is None else stepped.evaluations,
         nbytes=state.nbytes,
-        nbytes_bound=None if formula is None else formula(tokens.shape[1], tokens.shape[0]),
+        nbytes_bound=None if formula is None else formula(n, batch),
     )
 
 
-def _run(model: SequenceModel, tokens: Tensor, lengths: list[int]) -> tuple[Tensor, Any]:
-    """Consume the tokens in pieces: pieces of one by `step`, longer ones by `prefill`."""
-    state = model.initial_state(tokens.shape[0])
+def _run(
+    model: SequenceModel, tokens: Tensor, lengths: list[int], *, ones_by_step: bool = True, state: Any = None
+) -> tuple[Tensor, Any]:
+    """Consume the tokens in pieces; pieces of one by `step`, unless told, longer ones by `prefill`."""
+    state = model.initial_state(tokens.shape[0]) if state is None else state
     outputs: list[Tensor] = []
     for piece in tokens.split(lengths, 1):
-        if piece.shape[1] == 1:
+        expected = state.position + piece.shape[1]
+        if piece.shape[1] == 1 and ones_by_step:
             one, state = model.step(piece[:, 0], state)
             outputs.append(one[:, None])
         else:
             several, state = model.prefill(piece, state)
             outputs.append(several)
-    if state.position != tokens.shape[1]:
-        raise AssertionError(f"the state says position {state.position} after {tokens.shape[1]} tokens")
+        if state.position != expected:
+            raise AssertionError(f"the state says position {state.position} after {expected} tokens")
     return torch.cat(outputs, 1), state
 
 
-def _difference(way: str, outputs: Tensor, truth: Tensor) -> Difference:
+def _branches(model: SequenceModel, tokens: Tensor, truth: Tensor) -> list[Difference]:
+    """Fork half-way; the fork goes on with other tokens, first, and must not be noticed by the stream it left."""
+    n = tokens.shape[1]
+    half = n // 2
+    changed = torch.cat((tokens[:, :half], tokens[:, half:].flip(1)), 1)
+    state = model.initial_state(tokens.shape[0])
+    if half:
+        _, state = model.prefill(tokens[:, :half], state)
+    forked, _ = _run(model, changed[:, half:], [1] * (n - half), state=state.fork())
+    going_on, _ = _run(model, tokens[:, half:], [n - half], ones_by_step=False, state=state)
+    parallel = model(changed)
+    return [
+        _difference("the fork of a stream", forked, parallel[:, half:], half),
+        _difference("a stream after its fork", going_on, truth[:, half:], half),
+        _difference("before later tokens change", parallel[:, :half], truth[:, :half]),
+    ]
+
+
+def _difference(way: str, outputs: Tensor, truth: Tensor, start: int = 0) -> Difference:
     if outputs.shape != truth.shape:
         raise AssertionError(f"{way} gives outputs of shape {tuple(outputs.shape)}, in parallel {tuple(truth.shape)}")
-    # A comparison with NaN is false: let it count as the worst difference instead.
-    apart = (outputs.double() - truth.double()).abs().amax(-1).nan_to_num(nan=float("inf"))
+    if not truth.numel():
+        return Difference(way, 0.0, 0, start)
+    apart = (outputs.double() - truth.double()).abs()
+    # Equal infinities are no difference, and what is not a number is the worst there is.
+    apart = apart.masked_fill(outputs == truth, 0.0).nan_to_num(nan=float("inf")).amax(-1)
     place = int(apart.argmax())
-    return Difference(way, float(apart.flatten()[place]), *divmod(place, truth.shape[1]))
+    row, position = divmod(place, truth.shape[1])
+    return Difference(way, float(apart.flatten()[place]), row, start + position)
+
+
+def _scale(truth: Tensor) -> float:
+    """The root mean square of the outputs, without those that stand for "never": infinite, or huge beside the rest."""
+    sizes = truth.double().abs().flatten()
+    sizes = sizes[sizes.isfinite() & (sizes > 0)]
+    if not sizes.numel():
+        return 0.0
+    return float(sizes[sizes <= 1000 * sizes.median()].square().mean().sqrt())
 
 
 def _random_split(n: int, *, steps_at_the_end: bool, generator: torch.Generator) -> list[int]:
@@ -111,16 +152,15 @@ def _random_split(n: int, *, steps_at_the_end: bool, generator: torch.Generator)
     return lengths + [1] * last
 
 
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    training = getattr(model, "training", False)
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
+def _awkward_splits(n: int, c: int) -> list[list[int]]:
+    """Around the ends of chunks, at the ends of chunks, and single tokens at the end."""
+    around = {place for k in (1, 2, 3, n // c) for place in (k * c - 1, k * c, k * c + 1)}
+    singles = set(range(max(1, n - min(2 * c + 2, 20)), n))
+    splits: list[list[int]] = []
+    for cuts in (around, {c, 3 * c, n // c * c}, singles):
+        places = [0, *sorted(place for place in cuts if 0 < place < n), n]
+        splits.append([end - start for start, end in pairwise(places)])
+    return splits
 
 
 @dataclass
