@@ -114,3 +114,26 @@ def test_a_batch_too_large_for_one_slice_gives_the_same(monkeypatch: pytest.Monk
     inputs = [x, *model.parameters()]
     for a, b in zip(torch.autograd.grad(sliced.sum(), inputs), torch.autograd.grad(whole.sum(), inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_residual_outputs_start_smaller_the_deeper_the_stack() -> None:
+    torch.manual_seed(0)
+    for layers in (1, 8):
+        block = Transformer(width=256, layers=layers, heads=4, window=8, causal=False).blocks[0]
+        for name, fan_in in (("attention.out", 256), ("mlp_out", 1024)):
+            weight = dict(block.named_parameters())[f"{name}.weight"]
+            assert abs(float(weight.detach().std()) * (2 * layers * fan_in) ** 0.5 - 1) < 0.02, name
+
+
+def test_dropout_reaches_embeddings_attention_and_residuals() -> None:
+    torch.manual_seed(0)
+    model = Transformer(width=16, layers=1, heads=2, window=6, causal=True, dropout=0.5)
+    calls: list[float] = []
+    model.dropout.register_forward_hook(lambda *_: calls.append(0.5))
+    x = torch.randn(2, 6, 16)
+    assert not torch.equal(model(x), model(x)) and len(calls) == 2
+    attention = model.blocks[0].get_submodule("attention")
+    arguments = {"causal": True, "mask": None, "cache": None, "layer": 0}
+    assert not torch.equal(attention(x, 6, **arguments), attention(x, 6, **arguments))
+    model.eval()
+    assert torch.equal(model(x), model(x))

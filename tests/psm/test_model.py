@@ -276,3 +276,21 @@ def test_a_compiled_model_gives_the_same_outputs_and_gradients() -> None:
     inputs = list(model.parameters())
     for a, b in zip(torch.autograd.grad(fast.sum(), inputs), torch.autograd.grad(plain.sum(), inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_the_checkpoint_switch_evaluates_agg_again_in_backward() -> None:
+    calls = []
+    for checkpoint in (False, True):
+        model = tiny(4, checkpoint=checkpoint).train()
+        count = [0]
+        model.agg.register_forward_pre_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
+        model(torch.randint(13, (1, 40))).sum().backward()
+        calls.append(count[0])
+    assert calls[1] == 2 * calls[0]
+
+
+def test_a_tied_head_starts_with_logits_of_unit_scale() -> None:
+    torch.manual_seed(0)
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=500, width=256, chunk_length=4, tie_weights=True))
+    assert 0.7 < model(torch.randint(500, (2, 40))).std() < 1.4
+    assert not any(name.startswith("head") for name in model.state_dict())

@@ -8,9 +8,8 @@ from scannable.nn.block import Block, initialise
 from scannable.nn.cache import KVCache, causal_mask
 
 CPU_SLICE = 4096
-"""Positions that go through the blocks together on a CPU. Larger activations leave its caches, and are mapped and
-unmapped by the allocator page by page: 2,670 instead of 2,270 tokens/s at 4,096, 2,050 instead of 1,510 at 32,768
-(`benchmarks/train.py`, two cores). A GPU takes a whole level at once."""
+"""Positions that go through the blocks together on a CPU: larger activations leave its caches, and the allocator maps
+and unmaps them page by page on every pass. A GPU takes a whole level at once."""
 
 
 class Transformer(nn.Module):

@@ -142,23 +142,27 @@ def step_rows(
     buffers.tokens[torch.arange(len(token)), places] = token
     fresh = [row for row in rows if filled[row] == 0]
 
+    def chunks(chosen: Sequence[int]) -> Any:
+        return model.enc(buffers.tokens[list(chosen)])
+
     def prefixes(chosen: Sequence[int], like: Any) -> Any:
         each = [tree_map(lambda e, leaf: e.expand(leaf.shape[1:]), batch.scans[row].prefix(), like) for row in chosen]
         return tree_map(lambda *leaves: torch.stack(leaves), *each)
 
-    chunk = model.enc(buffers.tokens)
     if buffers.cache is None:
+        chunk = chunks(rows)
         hidden = model.inf(prefixes(rows, chunk), chunk)[torch.arange(len(token)), places]
     else:
         if fresh:
-            _begin(model.inf, prefixes(fresh, chunk), fresh, buffers.cache, c)
+            _begin(model.inf, prefixes(fresh, chunks(fresh)), fresh, buffers.cache, c)
         inf: Any = model.inf
         hidden = inf.read(None, model.enc(token[:, None]), buffers.cache)[:, 0]
 
     scans = list(batch.scans)
     full = [row for row in rows if filled[row] + 1 == c]
     if full:
-        elements = [tree_map(lambda leaf, row=row: leaf[row], chunk) for row in full]
+        finished = chunks(full)
+        elements = [tree_map(lambda leaf, i=i: leaf[i], finished) for i in range(len(full))]
         _, pushed = extend_many(model.agg, [scans[row] for row in full], elements)
         for row, scan in zip(full, pushed, strict=True):
             scans[row] = scan
