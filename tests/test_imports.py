@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "scannable"
 MAY_IMPORT = {
     "scan": {"scan"},
     "nn": {"nn"},
+    "affine": {"scan", "affine", "state_file", "model_file"},
     "psm": {"scan", "nn", "psm", "state_file", "model_file"},
     "spd": {"scan", "spd", "protocol"},
     "experiments": {"scan", "spd", "experiments", "files"},
