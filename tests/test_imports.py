@@ -11,9 +11,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "scannable"
 MAY_IMPORT = {
     "scan": {"scan"},
     "nn": {"nn"},
-    "affine": {"scan", "affine", "state_file", "model_file"},
-    "psm": {"scan", "nn", "psm", "state_file", "model_file"},
+    "affine": {"scan", "nn", "affine", "state_file", "model_file", "tokens"},
+    "psm": {"scan", "nn", "psm", "state_file", "model_file", "tokens"},
     "spd": {"scan", "spd", "protocol"},
+    "hf": {"affine", "files", "model_file"},
     "experiments": {"scan", "spd", "experiments", "files"},
 }
 

@@ -1,5 +1,7 @@
 """Prefix-scannable sequence models: train in parallel, stream in O(log n) state, and both are the same function."""
 
+from scannable import zoo
+from scannable.affine import ZooConfig, ZooLM
 from scannable.generation import generate
 from scannable.model_file import ModelFileError, load_model, save_model
 from scannable.nn.loss import sliced_cross_entropy
@@ -31,6 +33,8 @@ __all__ = [
     "StreamState",
     "TransformerPSM",
     "TransformerPSMConfig",
+    "ZooConfig",
+    "ZooLM",
     "associativity_defect",
     "empty",
     "extend",
@@ -44,4 +48,5 @@ __all__ = [
     "scan",
     "sliced_cross_entropy",
     "verify_duality",
+    "zoo",
 ]

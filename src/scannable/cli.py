@@ -17,6 +17,19 @@ def demo(out: Path = Path("demo")) -> None:
     run(out, Console())
 
 
+def zoo(width: int = 256, heads: int = 4, length: int = 1024) -> None:
+    """List the rows of the affine zoo: what each does to its state, its complexity class, its memory and its work.
+
+    Args:
+        width: of the layers that are counted.
+        heads: of the layers that are counted.
+        length: how many tokens they have seen.
+    """
+    from scannable.zoo import table
+
+    print(table(width, heads, length))
+
+
 def main() -> None:
     """Entry point of the `scannable` command."""
     try:
@@ -29,7 +42,9 @@ def main() -> None:
         )
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"demo": demo}, prog="scannable", description="Prefix-scannable sequence models: the laboratory."
+            {"demo": demo, "zoo": zoo},
+            prog="scannable",
+            description="Prefix-scannable sequence models: the laboratory.",
         )
     except KeyboardInterrupt:
         sys.exit(130)

@@ -117,9 +117,9 @@ def outer_product_chunks(
     """
     n = query.shape[1]
     c = min(chunk, 1 << (n - 1).bit_length())
-    q, k, v = (_chunked(x, c) for x in (query, key, value))
-    a = None if probe is None else _chunked(probe, c)
-    b = None if insert is None else _chunked(insert, c)
+    q, k, v = (chunked(x, c) for x in (query, key, value))
+    a = None if probe is None else chunked(probe, c)
+    b = None if insert is None else chunked(insert, c)
     decays = _decays(log_decay, c)
 
     # How chunk positions see each other: rows q_t (and a_t) over columns k_j (and b_j), decayed from j to t.
@@ -153,7 +153,7 @@ def outer_product_chunks(
     return outputs.flatten(2, 3)[:, :, :n].transpose(1, 2), before[:, :, -1]
 
 
-def _chunked(x: Tensor, c: int) -> Tensor:
+def chunked(x: Tensor, c: int) -> Tensor:
     """(b, n, h, ...) as (b, h, r, c, ...), filled up with zeros: keys that write nothing, decays of 1."""
     missing = -x.shape[1] % c
     if missing:
@@ -177,8 +177,8 @@ def _decays(log_decay: Tensor | None, c: int) -> "_NoDecay":
     if log_decay is None:
         return _NoDecay()
     if log_decay.ndim == 3:
-        return _ScalarDecay(_chunked(log_decay, c))
-    return _DiagonalDecay(_chunked(log_decay, c))
+        return ScalarDecay(chunked(log_decay, c))
+    return _DiagonalDecay(chunked(log_decay, c))
 
 
 class _NoDecay:
@@ -212,7 +212,7 @@ class _NoDecay:
         return torch.cat((start[:, :, None], offset), 2).cumsum(2)
 
 
-class _ScalarDecay(_NoDecay):
+class ScalarDecay(_NoDecay):
     """One number for each head and position."""
 
     def __init__(self, log_decay: Float[Tensor, "b h r c"]) -> None:

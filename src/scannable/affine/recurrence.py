@@ -1,7 +1,7 @@
 """Def. "Affine recurrence" over n positions, and the three ways to run it, which are one function."""
 
 from abc import ABC, abstractmethod
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
 from jaxtyping import Bool
@@ -11,6 +11,7 @@ from scannable.affine.monoid import Affine, states
 from scannable.scan.tree import tree_map
 
 Mode = Literal["chunkwise", "scan", "step"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class Recurrence(ABC):
@@ -52,7 +53,7 @@ class Recurrence(ABC):
                 return same._by_scan(start)
             if mode == "step":
                 return same._by_steps(start)
-        raise ValueError(f"mode={mode!r} is none of 'chunkwise', 'scan' and 'step'")
+        raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}")
 
     def _by_scan(self, start: Tensor) -> tuple[Tensor, Tensor]:
         after = states(self.updates(), start)

@@ -13,6 +13,7 @@ from scannable.psm.batch import StreamBatch, step_rows
 from scannable.psm.stream import HALF_WRITTEN, ChunkBuffers, PSMState
 from scannable.scan import empty, extend, scan
 from scannable.scan.tree import flatten, tree_map, unflatten
+from scannable.tokens import checked_tokens
 
 S = TypeVar("S", PSMState, StreamBatch)
 
@@ -229,24 +230,7 @@ class PrefixScannableModel(nn.Module):
             )
 
     def _checked(self, tokens: Tensor, axes: int) -> Tensor:
-        if tokens.ndim != axes or tokens.is_floating_point() or tokens.dtype == torch.bool:
-            expected = "(batch, length)" if axes == 2 else "(batch,)"
-            raise ValueError(
-                f"tokens have the shape {tuple(tokens.shape)} and dtype {tokens.dtype}; "
-                f"expected integers of shape {expected}"
-            )
-        size = getattr(self.enc, "num_embeddings", None)
-        # Before anything is written. Elsewhere than on a CPU a look at the values would wait for the device, and a
-        # compiled graph cannot look.
-        look = tokens.device.type == "cpu" and not torch.compiler.is_compiling()
-        if size is not None and look and tokens.numel():
-            low, high = (int(bound) for bound in tokens.aminmax())
-            if low < 0 or high >= size:
-                raise ValueError(
-                    f"token {low if low < 0 else high} is outside the vocabulary of {size}; "
-                    "is this the tokenizer the model was trained with?"
-                )
-        return tokens if tokens.dtype in (torch.int32, torch.int64) else tokens.long()
+        return checked_tokens(tokens, axes, getattr(self.enc, "num_embeddings", None))
 
     @property
     def _device(self) -> torch.device:

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scannable.nn import KVCache, Transformer
+from scannable.nn.head import TiedHead
 from scannable.psm.config import TransformerPSMConfig
 from scannable.psm.model import PrefixScannableModel
 
@@ -86,7 +87,11 @@ class TransformerPSM(PrefixScannableModel):
 
     def __init__(self, config: TransformerPSMConfig) -> None:
         enc = nn.Embedding(config.vocab_size, config.width)
-        head = TiedHead(enc) if config.tie_weights else nn.Linear(config.width, config.out_size or config.vocab_size)
+        head = (
+            TiedHead(enc, config.width**-0.5)
+            if config.tie_weights
+            else nn.Linear(config.width, config.out_size or config.vocab_size)
+        )
         if isinstance(head, nn.Linear):
             nn.init.normal_(head.weight, std=config.width**-0.5)
             nn.init.zeros_(head.bias)
@@ -101,16 +106,3 @@ class TransformerPSM(PrefixScannableModel):
             checkpoint=config.checkpoint,
         )
         self.config: TransformerPSMConfig = config
-
-
-class TiedHead(nn.Module):
-    """The embedding as output layer, scaled by 1/sqrt(d) because its rows have unit variance in each coordinate."""
-
-    def __init__(self, embedding: nn.Embedding) -> None:
-        super().__init__()
-        # In a tuple, so that the shared weight has one name and is saved once.
-        self._shared: tuple[nn.Embedding] = (embedding,)
-
-    def forward(self, hidden: Float[Tensor, "*b d"]) -> Float[Tensor, "*b out"]:
-        weight = self._shared[0].weight
-        return nn.functional.linear(hidden, weight) * weight.shape[1] ** -0.5

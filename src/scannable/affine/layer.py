@@ -1,0 +1,179 @@
+"""A row of Table 1 as a layer: x (b, n, width) to y (b, n, width), in parallel or from any state on."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from scannable.affine.recurrence import MODES, Mode, Recurrence
+
+LayerState = dict[str, Any]
+"""What a layer remembers: its affine state under "s", and by name what else it needs of the past."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a row makes of its input before the recurrence runs."""
+
+    recurrence: Recurrence
+    gate: Any = None
+    """Whatever the read-out needs beside the recurrence's outputs."""
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    """The parts of the next state that are not the affine one."""
+
+
+class ZooLayer(nn.Module, ABC):
+    """What every layer of the zoo can do.
+
+    Args:
+        width: of input and output.
+        heads: into how many parts the state is cut. Rows in which each channel is its own head take it too, so that
+            one row can stand for another, and it changes nothing.
+    """
+
+    title: ClassVar[str]
+    action: ClassVar[str]
+    """What E_t is, in the words of Table 1."""
+    spd_class: ClassVar[str] = "(n, 1)"
+    """Parallel work and held memory, as in the paper's SPD classes."""
+    usual_mlp: ClassVar[bool] = True
+    """Whether the row's authors follow it with an MLP in each block."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        for name, value in (("width", width), ("heads", heads)):
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        self.width: int = width
+        self.heads: int = heads
+
+    def forward(self, x: Float[Tensor, "b n d"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
+        """All outputs, from the empty state."""
+        return self.extend(x, self.initial_state(x.shape[0]), mode=mode)[0]
+
+    @abstractmethod
+    def initial_state(self, batch_size: int) -> LayerState:
+        """The state before the first position."""
+
+    @abstractmethod
+    def extend(
+        self,
+        x: Float[Tensor, "b n d"],
+        state: LayerState,
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
+        mode: Mode = "chunkwise",
+    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
+        """Outputs for n more positions and the state behind them; differentiable in `x` and in `state`.
+
+        Args:
+            lengths: how many positions of each row count; what stands behind them changes no state and no output that
+                counts. None: all.
+            mode: which of the three equal ways to run the recurrence.
+        """
+
+    def step(self, x: Float[Tensor, "b d"], state: LayerState) -> tuple[Float[Tensor, "b d"], LayerState]:
+        """One position."""
+        y, state = self.extend(x[:, None], state, mode="step")
+        return y[:, 0], state
+
+    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
+        """Bytes of a state after `position` positions; for an affine row the same after any number."""
+        return held_bytes(self.initial_state(batch_size))
+
+    def check_state(self, state: LayerState, rows: int) -> None:
+        """Refuse a state that this layer cannot have made for so many rows."""
+        expected = self.initial_state(rows)
+        if state.keys() != expected.keys():
+            raise ValueError(f"the state holds {', '.join(state)}, this row {', '.join(expected)}; another row made it")
+        for name, like in expected.items():
+            held = state[name]
+            if isinstance(like, Tensor) and (held.shape, held.dtype) != (like.shape, like.dtype):
+                raise ValueError(
+                    f"the state's {name!r} has the shape {tuple(held.shape)} and dtype {held.dtype}, expected "
+                    f"{tuple(like.shape)} and {like.dtype}; another model or batch made it"
+                )
+
+    def check(self, x: Tensor, lengths: Tensor | None, mode: str) -> Bool[Tensor, "b n"] | None:
+        """Refuse what no row can take; the positions that count, or None for all."""
+        if x.ndim != 3 or x.shape[-1] != self.width:
+            raise ValueError(f"x has the shape {tuple(x.shape)}; expected (batch, length, {self.width})")
+        if mode not in MODES:
+            raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}")
+        if lengths is None:
+            return None
+        if lengths.shape != x.shape[:1] or lengths.is_floating_point():
+            raise ValueError(
+                f"lengths have the shape {tuple(lengths.shape)} and dtype {lengths.dtype}; expected one whole number "
+                f"for each of the {x.shape[0]} rows"
+            )
+        if lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
+            raise ValueError(f"lengths {lengths.tolist()} must lie between 0 and {x.shape[1]}, the length of x")
+        return torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+
+    def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Zeros beside the layer's weights; in their dtype unless told."""
+        weight = next(self.parameters())
+        return torch.zeros(shape, dtype=dtype or weight.dtype, device=weight.device)
+
+    @property
+    def memory_dtype(self) -> torch.dtype:
+        """Half precision forgets what it adds up, so a state is float32 at least."""
+        return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+
+class AffineLayer(ZooLayer):
+    """A layer whose state is an affine recurrence. A row says what the recurrence is and how it is read, no more."""
+
+    @abstractmethod
+    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+        """E_t, f_t and what else there is, from the input and from what was carried. `keep` are the positions that
+        count; the recurrence itself is padded later.
+        """
+
+    @abstractmethod
+    def read_out(self, outputs: Tensor, gate: Any) -> Tensor:
+        """The layer's outputs from the recurrence's."""
+
+    def extend(
+        self,
+        x: Float[Tensor, "b n d"],
+        state: LayerState,
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
+        mode: Mode = "chunkwise",
+    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
+        keep = self.check(x, lengths, mode)
+        if x.shape[1] == 0:
+            return x, state
+        prepared = self.prepare(x, state, keep)
+        recurrence = prepared.recurrence if keep is None else prepared.recurrence.padded(keep)
+        outputs, memory = recurrence.run(state["s"], mode)
+        return self.read_out(outputs, prepared.gate), {"s": memory, **prepared.carried}
+
+
+class HeadedLayer(AffineLayer):
+    """An affine layer whose memory is (b, heads, key size, value size)."""
+
+    def __init__(self, width: int, heads: int = 4, *, key_size: int | None = None, value_size: int | None = None):
+        super().__init__(width, heads)
+        if (key_size is None or value_size is None) and width % heads:
+            raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
+        self.key_size: int = width // heads if key_size is None else key_size
+        self.value_size: int = width // heads if value_size is None else value_size
+
+    def initial_state(self, batch_size: int) -> LayerState:
+        return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size, dtype=self.memory_dtype)}
+
+    def split(self, x: Tensor) -> Tensor:
+        """(b, n, heads * size) as (b, n, heads, size)."""
+        return x.unflatten(-1, (self.heads, -1))
+
+
+def held_bytes(state: LayerState) -> int:
+    """Bytes of everything in a layer's state."""
+    return sum(part.nbytes for part in state.values())

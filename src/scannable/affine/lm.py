@@ -1,0 +1,226 @@
+"""A language model made of one row of the zoo: embedding, pre-norm blocks of the row and an MLP, output layer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scannable.affine.actions import Scalar
+from scannable.affine.layer import LayerState, ZooLayer, held_bytes
+from scannable.affine.monoid import Affine
+from scannable.affine.parts import projection
+from scannable.affine.recurrence import Mode
+from scannable.affine.rows import ROWS
+from scannable.nn.head import TiedHead
+from scannable.nn.loss import sliced_cross_entropy
+from scannable.state_file import storable
+from scannable.tokens import checked_tokens
+
+for kind in (Affine, Scalar):
+    # What the binary counter of log-linear attention holds.
+    storable(kind)
+
+
+@dataclass(frozen=True)
+class ZooConfig:
+    """The knobs of a `ZooLM`."""
+
+    vocab_size: int
+    row: str = "gla"
+    """Which row of the zoo; `scannable.zoo.ROWS` has them all."""
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    mlp: bool | None = None
+    """Whether an MLP of four times the width follows the row in each block; by default if the row's authors have it."""
+    out_size: int | None = None
+    """Outputs a position, for tasks that are not language modelling; the vocabulary, unless told."""
+    tie_weights: bool = False
+    """Use the embedding as the output layer; needs outputs that are the vocabulary."""
+    dropout: float = 0.0
+    eps: float = 1e-5
+    """Of the norms between the blocks."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the row's layer, such as state_size for Mamba."""
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "layers", "width", "heads", *(() if self.out_size is None else ("out_size",)))
+        for name in sizes:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least 1")
+        if self.row not in ROWS:
+            raise ValueError(f"row={self.row!r} is none of {', '.join(ROWS)}")
+        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout!r} must lie in [0, 1)")
+        if self.tie_weights and self.out_size not in (None, self.vocab_size):
+            raise ValueError(
+                f"tie_weights needs one output for each token, but out_size={self.out_size} and "
+                f"vocab_size={self.vocab_size}; drop one of the two"
+            )
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class ZooState:
+    """The state of each layer. Nothing is ever written into it, so a fork shares it."""
+
+    position: int
+    """Tokens consumed; of rows of different lengths, by the longest."""
+    layers: tuple[LayerState, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self.position) is not int or self.position < 0 or not isinstance(self.layers, tuple):
+            raise TypeError(f"no state of a stream: position {self.position!r}, layers {type(self.layers).__name__}")
+
+    def fork(self) -> "ZooState":
+        """An independent stream that goes on from here."""
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all layers."""
+        return sum(held_bytes(layer) for layer in self.layers)
+
+
+class ZooBlock(nn.Module):
+    """x + row(norm(x)), then x + MLP(norm(x)) if there is one."""
+
+    def __init__(self, config: ZooConfig) -> None:
+        super().__init__()
+        row = ROWS[config.row]
+        self.norm = nn.RMSNorm(config.width, eps=config.eps)
+        try:
+            self.mixer: ZooLayer = row(config.width, config.heads, **config.options)
+        except TypeError as error:
+            raise ValueError(f"options {config.options!r} do not fit the row {config.row!r}: {error}") from error
+        self.dropout = nn.Dropout(config.dropout)
+        self.mlp: nn.Sequential | None = None
+        if row.usual_mlp if config.mlp is None else config.mlp:
+            self.mlp = nn.Sequential(
+                nn.RMSNorm(config.width, eps=config.eps),
+                projection(config.width, 4 * config.width, bias=True),
+                nn.GELU("tanh"),
+                projection(4 * config.width, config.width, bias=True),
+            )
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], state: LayerState, lengths: Tensor | None, mode: Mode
+    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
+        mixed, state = self.mixer.extend(self.norm(x), state, lengths=lengths, mode=mode)
+        x = x + self.dropout(mixed)
+        return (x if self.mlp is None else x + self.dropout(self.mlp(x))), state
+
+
+class ZooLM(nn.Module):
+    """Any row of Table 1 as a causal sequence model, with the protocol that all models here have.
+
+        model = ZooLM(ZooConfig(row="mamba", layers=4, width=256, vocab_size=50257))
+
+    Every matrix starts with variance 1 / fan-in, those that write to the residual stream less by the square root of
+    how many there are.
+    """
+
+    def __init__(self, config: ZooConfig) -> None:
+        super().__init__()
+        self.config: ZooConfig = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(ZooBlock(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=config.eps)
+        self.head: nn.Module
+        if config.tie_weights:
+            nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
+            self.head = TiedHead(self.embedding)
+        else:
+            self.head = projection(config.width, config.out_size or config.vocab_size)
+        self._scale_residuals()
+
+    def _blocks(self) -> Iterator[ZooBlock]:
+        return (cast(ZooBlock, block) for block in self.blocks)
+
+    @torch.no_grad()
+    def _scale_residuals(self) -> None:
+        writers = [
+            part
+            for block in self._blocks()
+            for part in (getattr(block.mixer, "out", None), None if block.mlp is None else block.mlp[-1])
+            if isinstance(part, nn.Linear)
+        ]
+        for writer in writers:
+            writer.weight.mul_(len(writers) ** -0.5)
+
+    def forward(
+        self, tokens: Int[Tensor, "b n"], *, logits_to_keep: int | None = None, mode: Mode = "chunkwise"
+    ) -> Float[Tensor, "b m out"]:
+        """Outputs at every position, or at the last `logits_to_keep` of them."""
+        hidden = self.hidden(tokens, mode=mode)
+        if logits_to_keep is not None:
+            if logits_to_keep < 0:
+                raise ValueError(f"logits_to_keep={logits_to_keep} must not be negative; None keeps all")
+            hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
+        return self.head(hidden)
+
+    def hidden(self, tokens: Int[Tensor, "b n"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
+        """What `forward` gives to the head."""
+        tokens = checked_tokens(tokens, 2, self.config.vocab_size)
+        return self._run(tokens, self.initial_state(max(1, tokens.shape[0])).layers, None, mode)[0]
+
+    def loss(
+        self, tokens: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], *, slice_length: int = 1024
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy over the targets that are not -100, without ever holding all logits."""
+        return sliced_cross_entropy(self.hidden(tokens), targets, self.head, slice_length=slice_length)
+
+    def initial_state(self, batch_size: int) -> ZooState:
+        """The state before the first token."""
+        if type(batch_size) is not int or batch_size < 1:
+            raise ValueError(f"batch_size={batch_size!r} must be a whole number of at least 1")
+        return ZooState(0, tuple(block.mixer.initial_state(batch_size) for block in self._blocks()))
+
+    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
+        """The formula for `state.nbytes` after `position` tokens; for an affine row it does not depend on them."""
+        return sum(block.mixer.state_nbytes(position, batch_size) for block in self._blocks())
+
+    @torch.no_grad()
+    def prefill(
+        self, tokens: Int[Tensor, "b m"], state: ZooState, *, lengths: Int[Tensor, " b"] | None = None
+    ) -> tuple[Float[Tensor, "b m out"], ZooState]:
+        """Consume m tokens in parallel, from any state. With `lengths`, only the first so many of each row."""
+        return self._consume(tokens, state, lengths, "chunkwise")
+
+    @torch.no_grad()
+    def step(self, token: Int[Tensor, " b"], state: ZooState) -> tuple[Float[Tensor, "b out"], ZooState]:
+        """Consume one token: O(1) work for an affine row, whatever came before."""
+        logits, state = self._consume(checked_tokens(token, 1, None)[:, None], state, None, "step")
+        return logits[:, 0], state
+
+    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None, mode: Mode) -> tuple[Tensor, ZooState]:
+        tokens = checked_tokens(tokens, 2, self.config.vocab_size)
+        if not isinstance(state, ZooState):
+            raise TypeError(
+                f"a stream goes on from a state of initial_state, prefill or step, not {type(state).__name__}"
+            )
+        self._check_state(state, tokens.shape[0])
+        hidden, layers = self._run(tokens, state.layers, lengths, mode)
+        consumed = tokens.shape[1] if lengths is None or lengths.numel() == 0 else int(lengths.max())
+        return self.head(hidden), ZooState(state.position + consumed, layers)
+
+    def _run(
+        self, tokens: Tensor, layers: tuple[LayerState, ...], lengths: Tensor | None, mode: Mode
+    ) -> tuple[Tensor, tuple[LayerState, ...]]:
+        x = functional.embedding(tokens, self.embedding.weight)
+        after: list[LayerState] = []
+        for block, state in zip(self._blocks(), layers, strict=True):
+            x, state = block(x, state, lengths, mode)
+            after.append(state)
+        return self.norm(x), tuple(after)
+
+    def _check_state(self, state: ZooState, rows: int) -> None:
+        """Refuse a state of a model of another shape. (One of the same shape with other weights goes unnoticed.)"""
+        if len(state.layers) != len(self.blocks):
+            raise ValueError(f"the state has {len(state.layers)} layers, this model {len(self.blocks)}")
+        for block, layer in zip(self._blocks(), state.layers, strict=True):
+            block.mixer.check_state(layer, rows)

@@ -1,0 +1,75 @@
+"""Pieces that several rows put around their recurrence."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution over the last few positions, for each channel by itself. What it carries are the inputs at
+    the `length - 1` positions before.
+    """
+
+    def __init__(self, channels: int, length: int = 4, *, bias: bool = False) -> None:
+        super().__init__()
+        self.length: int = length
+        bound = length**-0.5
+        self.weight = nn.Parameter(torch.empty(channels, 1, length).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], past: Float[Tensor, "b m d"], keep: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b m d"]]:
+        """The convolution at every position, and the inputs to carry."""
+        n = x.shape[1]
+        window = torch.cat((past, x), 1)
+        weight = self.weight[:, 0].T.contiguous()
+        # Four shifted products stay in the layout of x; a grouped convolution would transpose there and back.
+        y = window[:, :n] * weight[0] if self.bias is None else torch.addcmul(self.bias, window[:, :n], weight[0])
+        for i in range(1, self.length):
+            y = torch.addcmul(y, window[:, i : i + n], weight[i])
+        return y, last_inputs(window, past.shape[1], keep)
+
+
+def last_inputs(
+    window: Float[Tensor, "b m d"], count: int, keep: Bool[Tensor, "b n"] | None
+) -> Float[Tensor, "b count d"]:
+    """The `count` inputs before the end of each row, of a window that begins `count` positions before the row."""
+    if keep is None:
+        return window[:, window.shape[1] - count :]
+    places = keep.sum(1)[:, None] + torch.arange(count, device=window.device)
+    return window.gather(1, places[..., None].expand(-1, -1, window.shape[-1]))
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm over each head by itself, with one weight for each channel; then times a gate, if there is one."""
+
+    def __init__(self, heads: int, size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps: float = eps
+        self.weight = nn.Parameter(torch.ones(heads, size))
+
+    def forward(
+        self, x: Float[Tensor, "b n h v"], gate: Float[Tensor, "b n w"] | None = None
+    ) -> Float[Tensor, "b n w"]:
+        y = functional.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+        y = y.flatten(2).to(self.weight.dtype)
+        return y if gate is None else y * gate
+
+
+def projection(width_in: int, width_out: int, *, bias: bool = False) -> nn.Linear:
+    """A linear map with weights of variance 1 / fan-in."""
+    linear = nn.Linear(width_in, width_out, bias=bias)
+    nn.init.normal_(linear.weight, std=width_in**-0.5)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+def step_size_bias(count: int, lowest: float = 1e-3, highest: float = 0.1) -> nn.Parameter:
+    """A bias under a softplus that makes step sizes of `lowest` to `highest`, evenly in their logarithm."""
+    size = torch.empty(count).uniform_(math.log(lowest), math.log(highest)).exp()
+    return nn.Parameter(size + torch.log(-torch.expm1(-size)))
