@@ -6,12 +6,13 @@ an action may carry batch and time in front. Decays are kept as logarithms: thei
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 
+@runtime_checkable
 class Action(Protocol):
     """An E: it acts on states, and two of them compose."""
 
@@ -59,13 +60,13 @@ class Diagonal:
         decay = self.log_decay.exp()
         return decay.reshape(decay.shape + (1,) * (state.ndim - decay.ndim)) * state
 
-    def after(self, older: "Diagonal") -> Self:
+    def after(self, older: "Diagonal") -> "Diagonal":
         return type(self)(self.log_decay + older.log_decay)
 
-    def closed(self) -> Self:
+    def closed(self) -> "Diagonal":
         return self
 
-    def unit(self) -> Self:
+    def unit(self) -> "Diagonal":
         return type(self)(torch.zeros_like(self.log_decay[0, 0]))
 
 

@@ -14,7 +14,7 @@ axes of all tensors are (b, h, r, c, ...).
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,8 +44,9 @@ class _Memory(Recurrence):
 class OuterProduct(_Memory):
     """S_t = E_t S_(t-1) + k_t v_tᵀ, o_t = S_tᵀ q_t."""
 
-    query: Float[Tensor, "b n h k"]
-    key: Float[Tensor, "b n h k"]
+    query: Float[Tensor, "b n g k"]
+    """One for each head, or (with no gate or a scalar one) a single one for all."""
+    key: Float[Tensor, "b n g k"]
     value: Float[Tensor, "b n h v"]
     action: Identity | Scalar | Diagonal | DiagonalPlusRankOne
 
@@ -58,7 +59,7 @@ class OuterProduct(_Memory):
         probe, insert = (action.right, action.left) if isinstance(action, DiagonalPlusRankOne) else (None, None)
         return outer_product_chunks(self.query, self.key, self.value, log_decay, probe, insert, start)
 
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "OuterProduct":
         kept = keep[..., None, None]
         action: Any = self.action
         if isinstance(action, DiagonalPlusRankOne):
@@ -88,14 +89,14 @@ class DeltaRule(_Memory):
         written = self.strength[..., None] * self.key
         return outer_product_chunks(self.query, written, self.value, self.log_decay, probe, None, start)
 
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "DeltaRule":
         log_decay = None if self.log_decay is None else self.log_decay.where(keep[..., None], 0)
         return type(self)(self.query, self.key, self.value, self.strength.where(keep[..., None], 0), log_decay)
 
 
 def outer_product_chunks(
-    query: Float[Tensor, "b n h k"],
-    key: Float[Tensor, "b n h k"],
+    query: Float[Tensor, "b n g k"],
+    key: Float[Tensor, "b n g k"],
     value: Float[Tensor, "b n h v"],
     log_decay: Tensor | None,
     probe: Float[Tensor, "b n h k"] | None,
@@ -213,21 +214,22 @@ class _NoDecay:
 
 
 class ScalarDecay(_NoDecay):
-    """One number for each head and position."""
+    """One number for each head and position. With `rows`, only the last so many positions of a chunk ask."""
 
-    def __init__(self, log_decay: Float[Tensor, "b h r c"]) -> None:
+    def __init__(self, log_decay: Float[Tensor, "b h r c"], rows: int | None = None) -> None:
+        c = log_decay.shape[-1]
+        asking = slice(0 if rows is None else c - rows, None)
         # In float64, because a difference of two long sums is wanted to the last digit of the working precision.
         total = log_decay.clamp(min=LOWEST_LOG_DECAY).double().mul(LOG2_E).cumsum(-1)
-        difference = total[..., :, None] - total[..., None, :]
-        c = log_decay.shape[-1]
-        above = torch.ones(c, c, dtype=torch.bool, device=log_decay.device).triu(1)
-        self.between = difference.to(log_decay.dtype).masked_fill(above, -torch.inf).exp2()  # j to t
-        self.since_start = total.to(log_decay.dtype).exp2()
+        difference = total[..., asking, None] - total[..., None, :]
+        later = torch.ones(c, c, dtype=torch.bool, device=log_decay.device).triu(1)[asking]
+        self.between = difference.to(log_decay.dtype).masked_fill(later, -torch.inf).exp2()  # j to t
+        self.since_start = total[..., asking].to(log_decay.dtype).exp2()
 
     def pairs(self, rows: list[Tensor], columns: list[Tensor]) -> list[list[Tensor]]:
         products = torch.cat(rows, -2) @ torch.cat(columns, -2).mT
-        c = rows[0].shape[-2]
-        first, *others = products.split(c, -2)
+        first, *others = products.split(rows[0].shape[-2], -2)
+        c = columns[0].shape[-2]
         # D_(j+1..t-1) is what stands one row higher, and its diagonal falls away.
         shifted = functional.pad(self.between[..., :-1, :], (0, 0, 1, 0)) if others else self.between
         return [

@@ -6,7 +6,7 @@ pass fills in the states. Rounding is that of the plain recurrence.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -39,7 +39,7 @@ class Elementwise(Recurrence):
         states = elementwise_states((self.log_decay * LOG2_E).exp2(), self.offset, start)
         return states, states[:, -1]
 
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "Elementwise":
         kept = keep[..., None]
         return type(self)(self.log_decay.where(kept, 0), self.offset.where(kept, 0))
 

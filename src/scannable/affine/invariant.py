@@ -5,7 +5,6 @@
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -41,7 +40,7 @@ class DiagonalInvariant(Recurrence):
     def read(self, states: Tensor) -> Tensor:
         return 2 * (self.weight * states).sum(2).real
 
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "DiagonalInvariant":
         return replace(self, lengths=keep.sum(1))
 
     def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,7 +99,7 @@ class DenseInvariant(Recurrence):
     def read(self, states: Tensor) -> Tensor:
         return states[..., 0]
 
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "DenseInvariant":
         return replace(self, lengths=keep.sum(1))
 
     def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Def. "Affine recurrence" over n positions, and the three ways to run it, which are one function."""
 
 from abc import ABC, abstractmethod
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool
@@ -33,8 +33,8 @@ class Recurrence(ABC):
         """All outputs and the last state, in O(n) work, without ever holding a state for each t."""
 
     @abstractmethod
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
-        """The same with (I, 0) where `keep` is false."""
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "Recurrence":
+        """The same with (I, 0) where `keep` is false: behind the first so many positions of each row."""
 
     def run(self, start: Tensor, mode: Mode = "chunkwise") -> tuple[Tensor, Tensor]:
         """All outputs, and the state after the last position; differentiable in everything, `start` included.

@@ -9,7 +9,7 @@ and the blocks of a stretch go side by side, as in `elementwise.py`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,7 +51,7 @@ class Selective(Recurrence):
         )
         return outputs
 
-    def padded(self, keep: Bool[Tensor, "b n"]) -> Self:
+    def padded(self, keep: Bool[Tensor, "b n"]) -> "Selective":
         step_size = self.step_size.where(keep[..., None], 0)
         return type(self)(self.x, step_size, self.rate, self.key, self.query)
 

@@ -59,7 +59,7 @@ class CountedWork(TorchDispatchMode):
         elif packet.__name__ == "mkldnn_rnn_layer":
             inputs, weights, recurrent_weights = args[:3]
             self.operations += 2 * inputs.shape[0] * inputs.shape[1] * (weights.numel() + recurrent_weights.numel())
-        elif torch.Tag.pointwise in func.tags:
+        elif torch.Tag.pointwise in func.tags and packet.__name__ not in COPIES:
             self.operations += sum(leaf.numel() for leaf in _tensors(result))
         elif packet.__name__ in READERS:
             self.operations += sum(leaf.numel() for leaf in _tensors(args))
@@ -70,6 +70,9 @@ READERS = {
     "sum", "mean", "var", "amax", "max", "cumsum", "cumprod", "cummax", "logsumexp", "_softmax", "_fused_rms_norm",
     "native_layer_norm", "native_group_norm", "linalg_vector_norm", "index_add",
 }  # fmt: skip
+
+
+COPIES = {"clone", "copy_", "_to_copy", "fill_", "zero_", "zeros_like", "ones_like"}
 
 
 def _tensors(values: Any) -> list[Tensor]:

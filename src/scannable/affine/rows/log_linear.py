@@ -145,29 +145,37 @@ def log_linear_chunks(
     counter after those of the m positions that fill chunks.
     """
     n, m = query.shape[1], key.shape[1]
-    if n == 0 and m < chunk:
-        return value[:, :0], counter
-    queries = functional.pad(query, (0, 0, 0, 0, m - n, 0))
-    q, k, v, w = (chunked(x, chunk) for x in (queries, key, value, functional.pad(weights, (0, 0, 0, 0, m - n, 0))))
-    log_decay = chunked(log_decay, chunk)
-    decays = ScalarDecay(log_decay)
-    place = torch.arange(chunk, device=q.device)
-    # Two positions of a chunk meet in the block that their highest different bit says; a position meets itself in 0.
-    level = torch.frexp((place[:, None] ^ place).float()).exponent.to(torch.int64)
-    weighted = decays.pairs([q], [k])[0][0] * _weight(w, level.expand(*w.shape[:3], -1, -1))
-
     whole = m // chunk
-    maps = Affine(Scalar(log_decay[:, :, :whole].sum(-1)), (decays.to_end(k).mT @ v)[:, :, :whole])
-    levels, after = extend_roots(compose, counter, maps, dim=2)
-    reads = decays.from_start(q)
-    first = counter.position
-    shift, size = chunk.bit_length(), v.shape[-1]
-    older = [_read(levels, torch.arange(first, first + whole), reads[:, :, :whole], w[:, :, :whole], shift, size)]
-    if whole < q.shape[2]:
-        end = torch.tensor([after.position])
-        older.append(_read(_standing(after), end, reads[:, :, whole:], w[:, :, whole:], shift, size))
-    outputs = weighted @ v + torch.cat(older, 2)
-    return outputs.flatten(2, 3)[:, :, m - n : m].transpose(1, 2), after
+    edge, after, outputs = whole * chunk, counter, list[Tensor]()
+    asked = min(n, m - edge)
+    if whole:
+        unasked = (0, 0, 0, 0, edge - (n - asked), 0)
+        q, w = (chunked(functional.pad(x[:, : n - asked], unasked), chunk) for x in (query, weights))
+        k, v, g = (chunked(x[:, :edge], chunk) for x in (key, value, log_decay))
+        decays = ScalarDecay(g)
+        maps = Affine(Scalar(g.sum(-1)), decays.to_end(k).mT @ v)
+        levels, after = extend_roots(compose, counter, maps, dim=2)
+        places = torch.arange(counter.position, after.position)
+        within = _within(q, k, v, w, decays) + _read(levels, places, decays.from_start(q), w, chunk, v.shape[-1])
+        outputs.append(within.flatten(2, 3)[:, :, unasked[4] :].transpose(1, 2))
+    if asked:
+        # The chunk in progress, as one shorter chunk in which only the new positions ask.
+        q, w = (chunked(x[:, n - asked :], asked) for x in (query, weights))
+        k, v, g = (chunked(x[:, edge:], m - edge) for x in (key, value, log_decay))
+        decays = ScalarDecay(g, asked)
+        place = torch.tensor([after.position])
+        within = _within(q, k, v, w, decays)
+        within = within + _read(_standing(after), place, decays.from_start(q), w, chunk, v.shape[-1])
+        outputs.append(within[:, :, 0].transpose(1, 2))
+    return torch.cat((value[:, :0], *outputs), 1), after
+
+
+def _within(q: Tensor, k: Tensor, v: Tensor, weights: Tensor, decays: ScalarDecay) -> Tensor:
+    """What positions of a chunk read of their own chunk: the last of `k` are where `q` asks."""
+    place = torch.arange(k.shape[-2], device=q.device)
+    # Two positions of a chunk meet in the block that their highest different bit says; a position meets itself in 0.
+    level = torch.frexp((place[-q.shape[-2] :, None] ^ place).float()).exponent.to(torch.int64)
+    return decays.pairs([q], [k])[0][0] * _weight(weights, level.expand(*weights.shape[:3], -1, -1)) @ v
 
 
 def _standing(counter: Counter) -> list[LevelRoots[Affine]]:
@@ -183,7 +191,7 @@ def _standing(counter: Counter) -> list[LevelRoots[Affine]]:
 
 
 def _read(
-    levels: list[LevelRoots[Affine]], places: Tensor, q: Tensor, weights: Tensor, shift: int, size: int
+    levels: list[LevelRoots[Affine]], places: Tensor, q: Tensor, weights: Tensor, chunk: int, size: int
 ) -> Tensor:
     """Σ over the roots before each of the chunks at `places`: weight · (root faded to the chunk's start)ᵀ q."""
     faded, total = q.new_zeros(q.shape[:3]), q.new_zeros((*q.shape[:-1], size))
@@ -195,7 +203,7 @@ def _read(
         here = here.to(q.device)
         log_decay = roots.nodes.action.log_decay.index_select(2, index)
         memory = roots.nodes.offset.index_select(2, index)
-        of_level = torch.full((1,), roots.level + shift, device=q.device)
+        of_level = torch.full((1,), roots.level + chunk.bit_length(), device=q.device)
         weight = _weight(weights.index_select(2, here), of_level.expand(*q.shape[:2], len(here), q.shape[3], 1))
         scale = weight * faded.index_select(2, here).exp()[..., None, None]
         total = total.index_add(2, here, scale * (q.index_select(2, here) @ memory))

@@ -41,6 +41,11 @@ class LSTM(ZooLayer):
         self.check(x, lengths, mode)
         if x.numel() == 0:
             return x, state
+        # Not every CPU has an LSTM in half precision, and a state should not be rounded.
+        with torch.autocast(x.device.type, enabled=False):
+            return self._run(x.to(state["h"].dtype), state, lengths)
+
+    def _run(self, x: Tensor, state: LayerState, lengths: Tensor | None) -> tuple[Tensor, LayerState]:
         if lengths is None:
             y, (h, c) = self.cell(x, (state["h"], state["c"]))
             return y, {"h": h, "c": c}

@@ -1,5 +1,7 @@
 """Mamba-2 (Dao and Gu 2024, "Transformers are SSMs")."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -35,7 +37,7 @@ class Mamba2(AffineLayer):
         convolution_bias: bool = True,
         bias: bool = False,
         eps: float = 1e-5,
-        step_size_limits: tuple[float, float] = (0.0, float("inf")),
+        step_size_limits: Sequence[float] = (0.0, float("inf")),
     ) -> None:
         super().__init__(width, heads)
         self.inner: int = expand * width
