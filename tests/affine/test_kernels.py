@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from scannable.affine import elementwise, selective
+from scannable.affine import chunkwise, elementwise, selective
 from scannable.affine.actions import Dense, Diagonal, DiagonalPlusRankOne, Identity, RankOne, Scalar
-from scannable.affine.chunkwise import DeltaRule, OuterProduct, outer_product_chunks
+from scannable.affine.chunkwise import DeltaRule, OuterProduct
 from scannable.affine.elementwise import Elementwise, elementwise_states
 from scannable.affine.invariant import DenseInvariant, DiagonalInvariant
 from scannable.affine.monoid import Affine, compose, states
@@ -386,16 +386,13 @@ def test_how_much_is_done_side_by_side_does_not_matter(name: str, lane: int, mon
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 16, 128])
-@pytest.mark.parametrize("name", ["identity", "scalar", "diagonal", "diagonal_plus_rank_one"])
-def test_how_long_a_chunk_is_does_not_matter(name: str, chunk: int) -> None:
+@pytest.mark.parametrize("name", ["identity", "scalar", "diagonal", "diagonal_plus_rank_one", "delta", "gated_delta"])
+def test_how_long_a_chunk_is_does_not_matter(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some of these make few chunks, which are added up in one product, and others many.
     kind = KINDS[name]
     inputs = kind.draw(Draw(), Size(150, 2))
-
-    def run(x: Inputs) -> tuple[Tensor, Tensor]:
-        gates = (x.get("log_decay"), x.get("right"), x.get("left"))
-        return outer_product_chunks(x["query"], x["key"], x["value"], *gates, x["start"], chunk=chunk)
-
-    assert_all_near(results(inputs, run), results(inputs, lambda x: kind.loop(**x)), DOUBLE)
+    monkeypatch.setattr(chunkwise, "CHUNK", chunk)
+    assert_all_near(results(inputs, run_mode(kind, "chunkwise")), results(inputs, lambda x: kind.loop(**x)), DOUBLE)
 
 
 # Ragged batches.

@@ -27,6 +27,8 @@ from scannable.affine.monoid import Affine
 from scannable.affine.recurrence import Recurrence
 
 CHUNK = 64
+FEW_CHUNKS = 32
+"""So many chunks are as cheap to add up in one product as one after another."""
 LOWEST_LOG_DECAY = -1e4
 """Below this a decay is 0 in every dtype; sums of this many are still exact enough to be subtracted in float64."""
 
@@ -56,8 +58,15 @@ class OuterProduct(_Memory):
     def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
         action = self.action
         log_decay = None if isinstance(action, Identity) else action.log_decay
-        probe, insert = (action.right, action.left) if isinstance(action, DiagonalPlusRankOne) else (None, None)
-        return outer_product_chunks(self.query, self.key, self.value, log_decay, probe, insert, start)
+        n = self.query.shape[1]
+        c = min(CHUNK, 1 << (n - 1).bit_length())
+        decays = _decays(log_decay, c)
+        q, k, v = (chunked(x, c) for x in (self.query, self.key, self.value))
+        if isinstance(action, DiagonalPlusRankOne):
+            outputs, end = _reinserted(q, k, v, chunked(action.right, c), chunked(action.left, c), decays, start)
+        else:
+            outputs, end = _added(q, k, v, decays, start)
+        return _unchunked(outputs, n), end
 
     def padded(self, keep: Bool[Tensor, "b n"]) -> "OuterProduct":
         kept = keep[..., None, None]
@@ -85,73 +94,54 @@ class DeltaRule(_Memory):
         return Affine(action, written[..., None] * self.value[..., None, :])
 
     def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        probe = self.key if self.log_decay is None else self.log_decay.exp()[..., None] * self.key
-        written = self.strength[..., None] * self.key
-        return outer_product_chunks(self.query, written, self.value, self.log_decay, probe, None, start)
+        n = self.query.shape[1]
+        c = min(CHUNK, 1 << (n - 1).bit_length())
+        q, k, v = (chunked(x, c) for x in (self.query, self.key, self.value))
+        written = chunked(self.strength, c)[..., None] * k
+        outputs, end = _replaced(q, k, written, v, _decays(self.log_decay, c), start)
+        return _unchunked(outputs, n), end
 
     def padded(self, keep: Bool[Tensor, "b n"]) -> "DeltaRule":
         log_decay = None if self.log_decay is None else self.log_decay.where(keep[..., None], 0)
         return type(self)(self.query, self.key, self.value, self.strength.where(keep[..., None], 0), log_decay)
 
 
-def outer_product_chunks(
-    query: Float[Tensor, "b n g k"],
-    key: Float[Tensor, "b n g k"],
-    value: Float[Tensor, "b n h v"],
-    log_decay: Tensor | None,
-    probe: Float[Tensor, "b n h k"] | None,
-    insert: Float[Tensor, "b n h k"] | None,
-    start: Float[Tensor, "b h k v"],
-    *,
-    chunk: int = CHUNK,
-) -> tuple[Float[Tensor, "b n h v"], Float[Tensor, "b h k v"]]:
-    """Outputs and last memory of
+def _added(q: Tensor, k: Tensor, v: Tensor, decays: "_NoDecay", start: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and last memory of S_t = D_t S_(t-1) + k_t v_tᵀ."""
+    before, end = decays.across_chunks(decays.to_end(k).mT @ v, start)
+    return _sum_of_products(decays.pairs(q, k), v, decays.from_start(q), before), end
 
-        S_t = D_t S_(t-1) + b_t (a_tᵀ S_(t-1)) + k_t v_tᵀ        o_t = S_tᵀ q_t
 
-    Args:
-        log_decay: log D_t, (b, n, h) for one number a head, (b, n, h, k) for one a key coordinate, None for D = I.
-        probe: a_t; None leaves the term with b and a out.
-        insert: b_t; None stands for -k_t, as the delta rule has it.
-        start: S before the first position.
-        chunk: positions in a chunk, a power of two.
+def _replaced(
+    q: Tensor, k: Tensor, written: Tensor, v: Tensor, decays: "_NoDecay", start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs and last memory of the delta rule, S_t = D_t S_(t-1) + w_t (v_t - k_tᵀ D_t S_(t-1))ᵀ, for written keys w.
+
+    What is written in a chunk, Y, sees what was written before it: Y = V - tril(K D Wᵀ, -1) Y - K D S. That is a unit
+    triangular system (the UT transform), solved once for all chunks, and linear in the memory S before the chunk.
     """
-    n = query.shape[1]
-    c = min(chunk, 1 << (n - 1).bit_length())
-    q, k, v = (chunked(x, c) for x in (query, key, value))
-    a = None if probe is None else chunked(probe, c)
-    b = None if insert is None else chunked(insert, c)
-    decays = _decays(log_decay, c)
+    asked = torch.cat((q, k), -2)
+    seen, recalled = decays.pairs(asked, written, rows=q.shape[-2])
+    own, via = _solve(recalled, torch.cat((v, -decays.from_start(k)), -1)).split((v.shape[-1], k.shape[-1]), -1)
+    before, values, end = _chain(own, via, decays.to_end(written), decays.through(), None, start)
+    return _sum_of_products(seen, values, decays.from_start(q), before), end
 
-    # How chunk positions see each other: rows q_t (and a_t) over columns k_j (and b_j), decayed from j to t.
-    rows = [q] if a is None else [q, a]
-    columns = [k] if b is None else [k, b]
-    seen = decays.pairs(rows, columns)
-    reads = decays.from_start(q)  # what q_t finds of the memory before the chunk
-    keeps = decays.to_end(k)  # what the end of the chunk keeps of k_j
-    if a is None:
-        offset = keeps.mT @ v
-        before = decays.across_chunks(offset, start)
-        outputs = _sum_of_products(seen[0][0], v, reads, before[:, :, :-1])
-    else:
-        # z_t = a_tᵀ S_(t-1) sees earlier z_j: a unit triangular system. Solved once for the part that the chunk's own
-        # values make (own) and once for what multiplies the memory before the chunk (via).
-        probes = decays.from_start_before(a)
-        if b is None:
-            solved = _solve(seen[1][0], torch.cat((v, probes), -1))
-            own, via = solved.split((v.shape[-1], probes.shape[-1]), -1)
-            offset, removal = keeps.mT @ own, keeps.mT @ via
-            before = decays.across_chunks(offset, start, -removal)
-            outputs = _sum_of_products(seen[0][0], own - via @ before[:, :, :-1], reads, before[:, :, :-1])
-        else:
-            inserts = decays.to_end(b)
-            solved = _solve(-seen[1][1], torch.cat((seen[1][0] @ v, probes), -1))
-            own, via = solved.split((v.shape[-1], probes.shape[-1]), -1)
-            offset = keeps.mT @ v + inserts.mT @ own
-            before = decays.across_chunks(offset, start, inserts.mT @ via)
-            inserted = own + via @ before[:, :, :-1]
-            outputs = _sum_of_products(seen[0][0], v, reads, before[:, :, :-1]) + seen[0][1] @ inserted
-    return outputs.flatten(2, 3)[:, :, :n].transpose(1, 2), before[:, :, -1]
+
+def _reinserted(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, decays: "_NoDecay", start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs and last memory of S_t = D_t S_(t-1) + b_t (a_tᵀ S_(t-1))ᵀ + k_t v_tᵀ.
+
+    What a_t finds, z_t = S_(t-1)ᵀ a_t, sees earlier z_j through b_j: again a unit triangular system.
+    """
+    c = q.shape[-2]
+    seen, found = decays.pairs(torch.cat((q, a), -2), torch.cat((k, b), -2), rows=c, before=True)
+    of_k, of_b = found.split(c, -1)
+    right = torch.cat((of_k @ v, decays.from_start_before(a)), -1)
+    own, via = _solve(-of_b, right).split((v.shape[-1], k.shape[-1]), -1)
+    offset = decays.to_end(k).mT @ v
+    before, inserted, end = _chain(own, via, decays.to_end(b), decays.through(), offset, start)
+    return _sum_of_products(seen, torch.cat((v, inserted), -2), decays.from_start(q), before), end
 
 
 def chunked(x: Tensor, c: int) -> Tensor:
@@ -160,6 +150,11 @@ def chunked(x: Tensor, c: int) -> Tensor:
     if missing:
         x = functional.pad(x, (0, 0) * (x.ndim - 2) + (0, missing))
     return x.unflatten(1, (-1, c)).movedim(3, 1).contiguous()
+
+
+def _unchunked(x: Tensor, n: int) -> Tensor:
+    """(b, h, r, c, ...) as (b, n, h, ...)."""
+    return x.flatten(2, 3)[:, :, :n].transpose(1, 2)
 
 
 def _sum_of_products(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -171,7 +166,8 @@ def _sum_of_products(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 def _solve(below: Tensor, right: Tensor) -> Tensor:
     """(I + below)⁻¹ right, for a strictly lower triangular `below`."""
-    return torch.linalg.solve_triangular(below, right, upper=False, unitriangular=True)
+    # From the right and transposed, so that neither `right` nor the result change their layout.
+    return torch.linalg.solve_triangular(below.mT, right.mT, upper=True, left=False, unitriangular=True).mT
 
 
 def _decays(log_decay: Tensor | None, c: int) -> "_NoDecay":
@@ -185,13 +181,18 @@ def _decays(log_decay: Tensor | None, c: int) -> "_NoDecay":
 class _NoDecay:
     """Everything about decays inside and between chunks, for rows that forget nothing."""
 
-    def pairs(self, rows: list[Tensor], columns: list[Tensor]) -> list[list[Tensor]]:
-        """x_tᵀ D_(j+1..t) y_j for j <= t; from the second kind of row on, x_tᵀ D_(j+1..t-1) y_j for j < t."""
-        products = torch.cat(rows, -2) @ torch.cat(columns, -2).mT
-        c = rows[0].shape[-2]
-        return [
-            [part.tril(-1 if i else 0) for part in block.split(c, -1)] for i, block in enumerate(products.split(c, -2))
-        ]
+    def pairs(self, x: Tensor, y: Tensor, rows: int | None = None, before: bool = False) -> Any:
+        """x_tᵀ D_(j+1..t) y_j for j <= t.
+
+        With `rows`, x has a second kind of row behind so many of the first, and two results are returned: of the second
+        kind only j < t is wanted, and with `before`, decayed to t - 1.
+        """
+        if rows is None:
+            return (x @ y.mT).tril_()
+        first, second = (x @ y.mT).split(rows, -2)
+        # Columns may be two kinds as well, with one mask for both.
+        kinds = y.shape[-2] // rows
+        return first * _until(rows, x).repeat(1, kinds), second * _until(rows, x, before=True).repeat(1, kinds)
 
     def from_start(self, x: Tensor) -> Tensor:
         """D_(1..t) x_t."""
@@ -205,12 +206,27 @@ class _NoDecay:
         """D_(j+1..c) x_j."""
         return x
 
-    def across_chunks(self, offset: Tensor, start: Tensor, change: Tensor | None = None) -> Tensor:
-        """The memory before each of the r chunks and after the last: S' = (D_(1..c) + change) S + offset."""
-        if change is not None:
-            one = torch.eye(change.shape[-1], dtype=change.dtype, device=change.device)
-            return _dense_states(change + one, offset, start)
-        return torch.cat((start[:, :, None], offset), 2).cumsum(2)
+    def through(self) -> Tensor | None:
+        """D_(1..c), as (b, h, r, k or 1, 1)."""
+        return None
+
+    def across_chunks(self, offset: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """S' = D_(1..c) S + offset: the memory before each chunk, and behind the last."""
+        b, h, r = offset.shape[:3]
+        few = self.few_chunks(offset) if r <= FEW_CHUNKS else None
+        if few is not None:
+            between, since_start = few
+            states = (between @ offset.flatten(3)).unflatten(-1, offset.shape[3:]) + since_start * start[:, :, None]
+        else:
+            through = self.through()
+            decay = offset.new_ones((b, h, r)) if through is None else through[..., 0]
+            states = elementwise_states(decay.flatten(0, 1), offset.flatten(0, 1), start.flatten(0, 1))
+            states = states.unflatten(0, (b, h))
+        return torch.cat((start[:, :, None], states[:, :, :-1]), 2), states[:, :, -1]
+
+    def few_chunks(self, offset: Tensor) -> tuple[Tensor, Tensor | float] | None:
+        """What chunk t keeps of chunk j, and of the start: so few chunks are one product. None if it is no number."""
+        return _until(offset.shape[2], offset), 1.0
 
 
 class ScalarDecay(_NoDecay):
@@ -224,33 +240,37 @@ class ScalarDecay(_NoDecay):
         difference = total[..., asking, None] - total[..., None, :]
         later = torch.ones(c, c, dtype=torch.bool, device=log_decay.device).triu(1)[asking]
         self.between = difference.to(log_decay.dtype).masked_fill(later, -torch.inf).exp2()  # j to t
-        self.since_start = total[..., asking].to(log_decay.dtype).exp2()
+        self.since_start = total[..., asking].to(log_decay.dtype).exp2()[..., None]
+        self.log_through = log_decay.sum(-1)
 
-    def pairs(self, rows: list[Tensor], columns: list[Tensor]) -> list[list[Tensor]]:
-        products = torch.cat(rows, -2) @ torch.cat(columns, -2).mT
-        first, *others = products.split(rows[0].shape[-2], -2)
-        c = columns[0].shape[-2]
-        # D_(j+1..t-1) is what stands one row higher, and its diagonal falls away.
-        shifted = functional.pad(self.between[..., :-1, :], (0, 0, 1, 0)) if others else self.between
-        return [
-            [part * self.between for part in first.split(c, -1)],
-            *([part * shifted for part in block.split(c, -1)] for block in others),
-        ]
+    def pairs(self, x: Tensor, y: Tensor, rows: int | None = None, before: bool = False) -> Any:
+        products = x @ y.mT
+        between = self.between
+        if rows is None:
+            return products * between
+        first, second = products.split(rows, -2)
+        # D_(j+1..t-1) is what stands one row higher, and there too the diagonal falls away.
+        other = functional.pad(between[..., :-1, :], (0, 0, 1, 0)) if before else between.tril(-1)
+        kinds = y.shape[-2] // between.shape[-1]
+        if kinds > 1:
+            between, other = torch.cat([between] * kinds, -1), torch.cat([other] * kinds, -1)
+        return first * between, second * other
 
     def from_start(self, x: Tensor) -> Tensor:
-        return x * self.since_start[..., None]
+        return x * self.since_start
 
     def from_start_before(self, x: Tensor) -> Tensor:
-        return x * functional.pad(self.since_start[..., :-1], (1, 0), value=1.0)[..., None]
+        return x * functional.pad(self.since_start[..., :-1, :], (0, 0, 1, 0), value=1.0)
 
     def to_end(self, x: Tensor) -> Tensor:
         return x * self.between[..., -1, :, None]
 
-    def across_chunks(self, offset: Tensor, start: Tensor, change: Tensor | None = None) -> Tensor:
-        through = self.since_start[..., -1]
-        if change is not None:
-            return _dense_states(_plus_diagonal(change, through[..., None]), offset, start)
-        return _decayed_states(through, offset, start)
+    def through(self) -> Tensor:
+        return self.since_start[..., -1:, :]
+
+    def few_chunks(self, offset: Tensor) -> tuple[Tensor, Tensor | float] | None:
+        over_chunks = ScalarDecay(self.log_through[:, :, None])
+        return over_chunks.between[:, :, 0], over_chunks.since_start[:, :, 0, :, None]
 
 
 class _DiagonalDecay(_NoDecay):
@@ -262,42 +282,42 @@ class _DiagonalDecay(_NoDecay):
     """
 
     def __init__(self, log_decay: Float[Tensor, "b h r c k"]) -> None:
-        log_decay = log_decay * LOG2_E
-        # For blocks of 1, 2, 4, ... positions: the sums from a block's start to t, and from behind j to its end.
-        to_here, from_here = [log_decay[..., None, :]], [torch.zeros_like(log_decay)[..., None, :]]
-        while to_here[-1].shape[-3] > 1:
-            left, right = to_here[-1].unflatten(-3, (-1, 2)).unbind(-3)
-            to_here.append(torch.cat((left, left[..., -1:, :] + right), -2))
-            left_rest, right_rest = from_here[-1].unflatten(-3, (-1, 2)).unbind(-3)
-            from_here.append(torch.cat((left_rest + right[..., -1:, :], right_rest), -2))
-        self.to_here, self.from_here = to_here, from_here
-        self.since_start = to_here[-1][..., 0, :, :].exp2()
-        self.until_end = from_here[-1][..., 0, :, :].exp2()
+        # Of blocks of 1, 2, 4, ... positions: the sums from a block's start to t, from behind j to its end, and of all.
+        to_here = total = (log_decay * LOG2_E)[..., None, :]
+        from_here = torch.zeros_like(to_here)
+        self.halves: list[tuple[Tensor, Tensor]] = []  # D_(j+1..mid) and log2 D_(mid+1..t), for each size
+        while total.shape[-3] > 1:
+            (left, right), (left_rest, right_rest), (left_total, right_total) = (
+                x.unflatten(-3, (-1, 2)).unbind(-3) for x in (to_here, from_here, total)
+            )
+            self.halves.append((left_rest.exp2(), right))
+            to_here = torch.cat((left, left_total + right), -2)
+            from_here = torch.cat((left_rest + right_total, right_rest), -2)
+            total = left_total + right_total
+        self.since_start = to_here[..., 0, :, :].exp2()
+        self.until_end = from_here[..., 0, :, :].exp2()
 
-    def pairs(self, rows: list[Tensor], columns: list[Tensor]) -> list[list[Tensor]]:
-        # Blocks of one position: x_tᵀ y_t for the first kind of row, nothing for the others.
+    def pairs(self, x: Tensor, y: Tensor, rows: int | None = None, before: bool = False) -> Any:
+        c = self.since_start.shape[-2]
+        xs, ys = x.split(c, -2), y.split(c, -2)
+        # Blocks of one position: x_tᵀ y_t for the first kind of row, nothing for the second.
         blocks = [
-            [((x * y).sum(-1) if i == 0 else torch.zeros_like(x[..., 0]))[..., None, None] for y in columns]
-            for i, x in enumerate(rows)
+            [((x * y).sum(-1) if i == 0 else torch.zeros_like(x[..., 0]))[..., None, None] for y in ys]
+            for i, x in enumerate(xs)
         ]
-        for size in (1 << level for level in range(len(self.to_here) - 1)):
-            level = size.bit_length() - 1
-            here = self.to_here[level].unflatten(-3, (-1, 2))[..., 1, :, :]
-            older = self.from_here[level].unflatten(-3, (-1, 2))[..., 0, :, :].exp2()
-            decay = here.exp2()
-            decay_before = functional.pad(here[..., :-1, :], (0, 0, 1, 0)).exp2() if len(rows) > 1 else decay
-            right = [self._half(x, size, 1) * (decay_before if i else decay) for i, x in enumerate(rows)]
-            left = [self._half(y, size, 0) * older for y in columns]
+        for level, (older, newer) in enumerate(self.halves):
+            size = 1 << level
+            decay = newer.exp2()
+            other = functional.pad(newer[..., :-1, :], (0, 0, 1, 0)).exp2() if before else decay
+            right = [_halves(x, size)[1] * (other if i else decay) for i, x in enumerate(xs)]
+            left = [_halves(y, size)[0] * older for y in ys]
             across = (torch.cat(right, -2) @ torch.cat(left, -2).mT).split(size, -2)
             blocks = [
                 [_lower_block(*blocks[i][j].unflatten(-3, (-1, 2)).unbind(-3), part) for j, part in enumerate(parts)]
                 for i, parts in enumerate(block.split(size, -1) for block in across)
             ]
-        return [[block[..., 0, :, :] for block in row] for row in blocks]
-
-    @staticmethod
-    def _half(x: Tensor, size: int, which: int) -> Tensor:
-        return x.unflatten(-2, (-1, 2, size))[..., which, :, :]
+        kinds = [torch.cat([block[..., 0, :, :] for block in row], -1) for row in blocks]
+        return kinds[0] if rows is None else kinds
 
     def from_start(self, x: Tensor) -> Tensor:
         return x * self.since_start
@@ -308,11 +328,21 @@ class _DiagonalDecay(_NoDecay):
     def to_end(self, x: Tensor) -> Tensor:
         return x * self.until_end
 
-    def across_chunks(self, offset: Tensor, start: Tensor, change: Tensor | None = None) -> Tensor:
-        through = self.since_start[..., -1, :]
-        if change is not None:
-            return _dense_states(_plus_diagonal(change, through), offset, start)
-        return _decayed_states(through, offset, start)
+    def through(self) -> Tensor:
+        return self.since_start[..., -1, :, None]
+
+    def few_chunks(self, offset: Tensor) -> tuple[Tensor, Tensor | float] | None:
+        return None
+
+
+def _until(c: int, like: Tensor, before: bool = False) -> Tensor:
+    """1 where j <= t, or j < t."""
+    return like.new_ones((c, c)).tril(-1 if before else 0)
+
+
+def _halves(x: Tensor, size: int) -> tuple[Tensor, ...]:
+    """The left and the right halves of all blocks of 2 · size positions."""
+    return x.unflatten(-2, (-1, 2, size)).unbind(-3)
 
 
 def _lower_block(first: Tensor, second: Tensor, below: Tensor) -> Tensor:
@@ -321,50 +351,69 @@ def _lower_block(first: Tensor, second: Tensor, below: Tensor) -> Tensor:
     return torch.cat((upper, torch.cat((below, second), -1)), -2)
 
 
-def _plus_diagonal(matrix: Tensor, diagonal: Tensor) -> Tensor:
-    return matrix + torch.diag_embed(diagonal.expand(matrix.shape[:-1]))
+def _chain(
+    own: Tensor, via: Tensor, write: Tensor, through: Tensor | None, offset: Tensor | None, start: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Chunk after chunk: Y = own + via S,  S' = through S + writeᵀ Y + offset; all S before chunks, all Y, the last S.
 
-
-def _decayed_states(through: Tensor, offset: Tensor, start: Tensor) -> Tensor:
-    b, h = offset.shape[:2]
-    states = elementwise_states(through.flatten(0, 1), offset.flatten(0, 1), start.flatten(0, 1))
-    return torch.cat((start[:, :, None], states.unflatten(0, (b, h))), 2)
-
-
-def _dense_states(matrix: Tensor, offset: Tensor, start: Tensor) -> Tensor:
-    states: Any = _DenseStates.apply(matrix, offset, start)
-    return states
-
-
-class _DenseStates(torch.autograd.Function):
-    """S_(i+1) = E_i S_i + f_i over the chunks, one after another, and S_0 in front.
-
-    A tree would be log r deep but needs products of the E_i with each other, four times the work; a chain of r products
-    for n/64 chunks is little beside what happens inside them. The gradients of all E_i are one product at the end.
+    A tree would be log r deep, but would have to multiply the chunks' matrices with each other, several times the work;
+    a chain of n/64 links is little beside what happens inside the chunks.
     """
+    results: Any = _Chain.apply(own, via, write, through, offset, start)
+    return results
+
+
+class _Chain(torch.autograd.Function):
+    """Gradients of what multiplies a state are one product for all chunks at the end."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, offset: Tensor, start: Tensor) -> Tensor:
-        r = offset.shape[2]
-        states = torch.empty((r + 1, *start.flatten(0, 1).shape), dtype=offset.dtype, device=offset.device)
+    def forward(
+        ctx: Any, own: Tensor, via: Tensor, write: Tensor, through: Tensor | None, offset: Tensor | None, start: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch = own.shape[:2]
+        o, a, w, f = (None if x is None else x.flatten(0, 1) for x in (own, via, write, offset))
+        assert o is not None and a is not None and w is not None
+        t = None if through is None else through.flatten(0, 1)
+        r = o.shape[1]
+        states = start.new_empty((r + 1, *start.flatten(0, 1).shape))
+        values = start.new_empty((r, *o[:, 0].shape))
         states[0] = start.flatten(0, 1)
-        e, f = matrix.flatten(0, 1), offset.flatten(0, 1)
         for i in range(r):
-            torch.baddbmm(f[:, i], e[:, i], states[i], out=states[i + 1])
-        ctx.save_for_backward(matrix, states)
-        return states.movedim(0, 1).unflatten(0, start.shape[:2])
+            torch.baddbmm(o[:, i], a[:, i], states[i], out=values[i])
+            kept = states[i] if t is None else torch.mul(states[i], t[:, i], out=states[i + 1])
+            kept = kept if f is None else torch.add(kept, f[:, i], out=states[i + 1])
+            torch.baddbmm(kept, w[:, i].mT, values[i], out=states[i + 1])
+        ctx.save_for_backward(via, write, through, states, values)
+        before, after = (x.movedim(0, 1).unflatten(0, batch) for x in (states[:-1], values))
+        return before, after, states[-1].unflatten(0, batch).clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        matrix, states = ctx.saved_tensors
-        batch = matrix.shape[:2]
-        e, g = matrix.flatten(0, 1), grads[0].flatten(0, 1)
-        r = e.shape[1]
-        adjoint = torch.empty_like(states)
-        adjoint[r] = g[:, r]
-        for i in range(r - 1, -1, -1):
-            torch.baddbmm(g[:, i], e[:, i].mT, adjoint[i + 1], out=adjoint[i])
-        later = adjoint[1:].movedim(0, 1)
-        grad_matrix = later @ states[:-1].movedim(0, 1).mT
-        return grad_matrix.unflatten(0, batch), later.unflatten(0, batch), adjoint[0].unflatten(0, batch)
+        via, write, through, states, values = ctx.saved_tensors
+        batch = via.shape[:2]
+        of_before, of_values, of_end = (x.flatten(0, 1) for x in grads)
+        a, w = via.flatten(0, 1), write.flatten(0, 1)
+        t = None if through is None else through.flatten(0, 1)
+        r = a.shape[1]
+        to_states, to_values = torch.empty_like(states), torch.empty_like(values)
+        to_states[r] = of_end
+        for i in reversed(range(r)):
+            torch.baddbmm(of_values[:, i], w[:, i], to_states[i + 1], out=to_values[i])
+            kept = to_states[i + 1] if t is None else torch.mul(to_states[i + 1], t[:, i], out=to_states[i])
+            torch.add(kept, of_before[:, i], out=to_states[i])
+            torch.baddbmm(to_states[i], a[:, i].mT, to_values[i], out=to_states[i])
+        later, before, y, to_y = (x.movedim(0, 1) for x in (to_states[1:], states[:-1], values, to_values))
+        to_through = None
+        if t is not None:
+            to_through = (later * before).sum(-1, keepdim=True)
+            to_through = to_through if t.shape[-2] > 1 else to_through.sum(-2, keepdim=True)
+            to_through = to_through.unflatten(0, batch)
+        return (
+            to_y.unflatten(0, batch),
+            (to_y @ before.mT).unflatten(0, batch),
+            (y @ later.mT).unflatten(0, batch),
+            to_through,
+            later.unflatten(0, batch) if ctx.needs_input_grad[4] else None,
+            to_states[0].unflatten(0, batch),
+        )

@@ -75,9 +75,11 @@ class _States(torch.autograd.Function):
         adjoint = torch.empty_like(grad, memory_format=torch.contiguous_format)
         adjoint[:, -1] = grad[:, -1]
         _fill(decay[:, 1:], grad[:, :-1], grad[:, -1], adjoint[:, :-1], backwards=True)
-        grad_decay = torch.empty(decay.shape, dtype=decay.dtype, device=decay.device)
-        _product(adjoint[:, :1], start[:, None], grad_decay[:, :1])
-        _product(adjoint[:, 1:], states[:, :-1], grad_decay[:, 1:])
+        grad_decay = None
+        if ctx.needs_input_grad[0]:
+            grad_decay = torch.empty(decay.shape, dtype=decay.dtype, device=decay.device)
+            _product(adjoint[:, :1], start[:, None], grad_decay[:, :1])
+            _product(adjoint[:, 1:], states[:, :-1], grad_decay[:, 1:])
         return grad_decay, adjoint, decay[:, 0] * adjoint[:, 0]
 
 

@@ -175,7 +175,7 @@ def _within(q: Tensor, k: Tensor, v: Tensor, weights: Tensor, decays: ScalarDeca
     place = torch.arange(k.shape[-2], device=q.device)
     # Two positions of a chunk meet in the block that their highest different bit says; a position meets itself in 0.
     level = torch.frexp((place[-q.shape[-2] :, None] ^ place).float()).exponent.to(torch.int64)
-    return decays.pairs([q], [k])[0][0] * _weight(weights, level.expand(*weights.shape[:3], -1, -1)) @ v
+    return decays.pairs(q, k) * _weight(weights, level.expand(*weights.shape[:3], -1, -1)) @ v
 
 
 def _standing(counter: Counter) -> list[LevelRoots[Affine]]:
