@@ -7,14 +7,24 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def best_of(rounds: int, candidates: Mapping[str, Callable[[], object]], *, warm_up: bool = True) -> dict[str, float]:
-    """Seconds of each candidate's best round; one more round in front warms up, unless told not to."""
+def best_of(
+    rounds: int, candidates: Mapping[str, Callable[[], object]], *, warm_up: bool = True, patience: float = float("inf")
+) -> dict[str, float]:
+    """Seconds of each candidate's best round; one more round in front warms up, unless told not to.
+
+    A candidate whose first round takes longer than `patience` seconds is not run again: warming up is nothing to it.
+    """
     best = dict.fromkeys(candidates, float("inf"))
+    slow: set[str] = set()
     for round_number in range(0 if warm_up else 1, rounds + 1):
         for name, run in candidates.items():
+            if name in slow:
+                continue
             start = time.perf_counter()
             run()
             seconds = time.perf_counter() - start
-            if round_number:
+            if seconds > patience:
+                slow.add(name)
+            if round_number or seconds > patience:
                 best[name] = min(best[name], seconds)
     return best

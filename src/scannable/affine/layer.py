@@ -50,6 +50,7 @@ class ZooLayer(nn.Module, ABC):
                 raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
         self.width: int = width
         self.heads: int = heads
+        self._expected: dict[Any, dict[str, tuple[torch.Size, torch.dtype]]] = {}
 
     def forward(self, x: Float[Tensor, "b n d"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
         """All outputs, from the empty state."""
@@ -87,15 +88,19 @@ class ZooLayer(nn.Module, ABC):
 
     def check_state(self, state: LayerState, rows: int) -> None:
         """Refuse a state that this layer cannot have made for so many rows."""
-        expected = self.initial_state(rows)
+        key = (rows, next(self.parameters()).dtype)
+        if key not in self._expected:
+            # Kept, because a step asks every time.
+            self._expected = {key: {name: (x.shape, x.dtype) for name, x in self.initial_state(rows).items()}}
+        expected = self._expected[key]
         if state.keys() != expected.keys():
             raise ValueError(f"the state holds {', '.join(state)}, this row {', '.join(expected)}; another row made it")
-        for name, like in expected.items():
+        for name, (shape, dtype) in expected.items():
             held = state[name]
-            if isinstance(like, Tensor) and (held.shape, held.dtype) != (like.shape, like.dtype):
+            if (held.shape, held.dtype) != (shape, dtype):
                 raise ValueError(
                     f"the state's {name!r} has the shape {tuple(held.shape)} and dtype {held.dtype}, expected "
-                    f"{tuple(like.shape)} and {like.dtype}; another model or batch made it"
+                    f"{tuple(shape)} and {dtype}; another model or batch made it"
                 )
 
     def check(self, x: Tensor, lengths: Tensor | None, mode: str) -> Bool[Tensor, "b n"] | None:

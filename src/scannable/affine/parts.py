@@ -26,7 +26,11 @@ class ShortConvolution(nn.Module):
         """The convolution at every position, and the inputs to carry."""
         n = x.shape[1]
         window = torch.cat((past, x), 1)
-        weight = self.weight[:, 0].T.contiguous()
+        weight = self.weight[:, 0].T
+        if n == 1:
+            y = (window * weight).sum(1, keepdim=True)
+            return (y if self.bias is None else y + self.bias), last_inputs(window, past.shape[1], keep)
+        weight = weight.contiguous()
         # Four shifted products stay in the layout of x; a grouped convolution would transpose there and back.
         y = window[:, :n] * weight[0] if self.bias is None else torch.addcmul(self.bias, window[:, :n], weight[0])
         for i in range(1, self.length):

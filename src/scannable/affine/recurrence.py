@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from scannable.affine.monoid import Affine, states
-from scannable.scan.tree import tree_map
+from scannable.affine.monoid import Affine, on_tensors, states
 
 Mode = Literal["chunkwise", "scan", "step"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -46,7 +45,8 @@ class Recurrence(ABC):
         """
         # Under autocast the state would lose what it has to remember.
         with torch.autocast(start.device.type, enabled=False):
-            same = tree_map(lambda leaf: leaf.to(_real(start.dtype)) if leaf.is_floating_point() else leaf, self)
+            kind = _real(start.dtype)
+            same = on_tensors(lambda leaf: leaf.to(kind) if leaf.is_floating_point() else leaf, self)
             if mode == "chunkwise":
                 return same.chunkwise(start)
             if mode == "scan":
@@ -67,7 +67,7 @@ class Recurrence(ABC):
             after = updates.at(t)(state)
             held.append(state if self.reads_before else after)
             state = after
-        return self.read(torch.stack(held, 1)), state
+        return self.read(held[0][:, None] if len(held) == 1 else torch.stack(held, 1)), state
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
