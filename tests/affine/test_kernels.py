@@ -395,6 +395,14 @@ def test_how_long_a_chunk_is_does_not_matter(name: str, chunk: int, monkeypatch:
     assert_all_near(results(inputs, run_mode(kind, "chunkwise")), results(inputs, lambda x: kind.loop(**x)), DOUBLE)
 
 
+@pytest.mark.parametrize("name", ["identity", "scalar", "diagonal", "diagonal_plus_rank_one", "delta", "gated_delta"])
+def test_slices_on_a_cpu_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = KINDS[name]
+    inputs = kind.draw(Draw(), Size(150, 2))
+    monkeypatch.setattr(chunkwise, "CPU_SLICE", 64)
+    assert_all_near(results(inputs, run_mode(kind, "chunkwise")), results(inputs, lambda x: kind.loop(**x)), DOUBLE)
+
+
 # Ragged batches.
 
 LENGTHS = [130, 1, 0, 64, 77]

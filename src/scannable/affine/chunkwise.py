@@ -13,6 +13,7 @@ Inside a chunk the letters are: t and j positions, c the chunk's length, `k` and
 axes of all tensors are (b, h, r, c, ...).
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,11 @@ from torch.nn import functional
 
 from scannable.affine.actions import Action, Diagonal, DiagonalPlusRankOne, Identity, RankOne, Scalar
 from scannable.affine.elementwise import LOG2_E, elementwise_states
-from scannable.affine.monoid import Affine
+from scannable.affine.monoid import Affine, on_tensors
 from scannable.affine.recurrence import Recurrence
 
 CHUNK = 64
+CPU_SLICE = 4096
 FEW_CHUNKS = 32
 """So many chunks are as cheap to add up in one product as one after another."""
 LOWEST_LOG_DECAY = -1e4
@@ -40,6 +42,23 @@ class _Memory(Recurrence):
 
     def read(self, states: Tensor) -> Tensor:
         return (self.query[..., None, :] @ states)[..., 0, :]
+
+    def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        if start.device.type != "cpu" or self.query.shape[1] <= CPU_SLICE:
+            return self.by_chunks(start)
+        # What all chunks at once would need between the steps no longer fits a CPU's cache.
+        cut: list[tuple[Tensor, ...]] = []
+        on_tensors(lambda x: cut.append(x.split(CPU_SLICE, 1)) or x, self)
+        outputs: list[Tensor] = []
+        for piece in zip(*cut, strict=True):
+            parts = iter(piece)
+            y, start = on_tensors(lambda _, parts=parts: next(parts), self).by_chunks(start)
+            outputs.append(y)
+        return torch.cat(outputs, 1), start
+
+    @abstractmethod
+    def by_chunks(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """All chunks at once."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +74,7 @@ class OuterProduct(_Memory):
     def updates(self) -> Affine:
         return Affine(self.action, self.key[..., None] * self.value[..., None, :])
 
-    def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
+    def by_chunks(self, start: Tensor) -> tuple[Tensor, Tensor]:
         action = self.action
         log_decay = None if isinstance(action, Identity) else action.log_decay
         n = self.query.shape[1]
@@ -93,7 +112,7 @@ class DeltaRule(_Memory):
         action: Action = RankOne(self.key, self.strength, self.log_decay)
         return Affine(action, written[..., None] * self.value[..., None, :])
 
-    def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
+    def by_chunks(self, start: Tensor) -> tuple[Tensor, Tensor]:
         n = self.query.shape[1]
         c = min(CHUNK, 1 << (n - 1).bit_length())
         q, k, v = (chunked(x, c) for x in (self.query, self.key, self.value))
@@ -213,20 +232,22 @@ class _NoDecay:
     def across_chunks(self, offset: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """S' = D_(1..c) S + offset: the memory before each chunk, and behind the last."""
         b, h, r = offset.shape[:3]
-        few = self.few_chunks(offset) if r <= FEW_CHUNKS else None
-        if few is not None:
-            between, since_start = few
-            states = (between @ offset.flatten(3)).unflatten(-1, offset.shape[3:]) + since_start * start[:, :, None]
-        else:
-            through = self.through()
-            decay = offset.new_ones((b, h, r)) if through is None else through[..., 0]
-            states = elementwise_states(decay.flatten(0, 1), offset.flatten(0, 1), start.flatten(0, 1))
-            states = states.unflatten(0, (b, h))
+        kept = self.kept_of_chunks(offset) if r <= FEW_CHUNKS else None
+        if kept is not None:
+            # Row t of `kept` says what is left of the start and of each chunk's offset before chunk t; the last row,
+            # behind all chunks.
+            everything = torch.cat((start[:, :, None], offset), 2).flatten(3)
+            before, end = (kept[..., :-1, :] @ everything, kept[..., -1:, :] @ everything)
+            return before.unflatten(-1, offset.shape[3:]), end.unflatten(-1, offset.shape[3:])[:, :, 0]
+        through = self.through()
+        decay = offset.new_ones((b, h, r)) if through is None else through[..., 0]
+        states = elementwise_states(decay.flatten(0, 1), offset.flatten(0, 1), start.flatten(0, 1))
+        states = states.unflatten(0, (b, h))
         return torch.cat((start[:, :, None], states[:, :, :-1]), 2), states[:, :, -1]
 
-    def few_chunks(self, offset: Tensor) -> tuple[Tensor, Tensor | float] | None:
-        """What chunk t keeps of chunk j, and of the start: so few chunks are one product. None if it is no number."""
-        return _until(offset.shape[2], offset), 1.0
+    def kept_of_chunks(self, offset: Tensor) -> Tensor | None:
+        """D from behind j to before t, for the start and the r chunks: (r + 1, r + 1). None if that is no number."""
+        return _until(offset.shape[2] + 1, offset)
 
 
 class ScalarDecay(_NoDecay):
@@ -268,9 +289,9 @@ class ScalarDecay(_NoDecay):
     def through(self) -> Tensor:
         return self.since_start[..., -1:, :]
 
-    def few_chunks(self, offset: Tensor) -> tuple[Tensor, Tensor | float] | None:
-        over_chunks = ScalarDecay(self.log_through[:, :, None])
-        return over_chunks.between[:, :, 0], over_chunks.since_start[:, :, 0, :, None]
+    def kept_of_chunks(self, offset: Tensor) -> Tensor | None:
+        # One more step in front, which the start passes unchanged.
+        return ScalarDecay(functional.pad(self.log_through, (1, 0))[:, :, None]).between[:, :, 0]
 
 
 class _DiagonalDecay(_NoDecay):
@@ -331,7 +352,7 @@ class _DiagonalDecay(_NoDecay):
     def through(self) -> Tensor:
         return self.since_start[..., -1, :, None]
 
-    def few_chunks(self, offset: Tensor) -> tuple[Tensor, Tensor | float] | None:
+    def kept_of_chunks(self, offset: Tensor) -> Tensor | None:
         return None
 
 
