@@ -45,7 +45,7 @@ from scannable.files import write_csv  # noqa: E402
 WIDTH, HEADS = 256, 4
 SIZE = WIDTH // HEADS
 OURS = "scannable"
-PATIENCE = 3.0
+PATIENCE = 2.0
 """Seconds; what takes longer is run once."""
 Candidate = Callable[[], Tensor]
 # With flash-linear-attention installed, transformers would call its CUDA kernels.
@@ -229,7 +229,12 @@ def print_memory(candidate: str, n: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192])
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds; the best counts (default 5)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="interleaved rounds; the best counts (default 5; up to 25 where n is short)",
+    )
     parser.add_argument("--only", default="", help="only what has this in its name, such as 'Mamba'")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out/zoo.csv"), help="where the CSV goes")
@@ -261,7 +266,9 @@ def main() -> None:
 
         for mode, wrap in (("forward", forward), ("forward+backward", backward)):
             timed = {name: wrap(run) for name, run in candidates.items()}
-            report(what, n, mode, best_of(arguments.rounds, timed, patience=PATIENCE), count)
+            # Short runs are disturbed more easily, and more of them cost nothing.
+            rounds = min(25, arguments.rounds * max(1, max(arguments.lengths) // n))
+            report(what, n, mode, best_of(rounds, timed, patience=PATIENCE), count)
 
     for n in arguments.lengths:
         for what, candidates in (kernels(n) | layers(n)).items():

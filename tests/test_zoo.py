@@ -17,17 +17,17 @@ def test_the_list_has_every_row_with_its_class_and_cost() -> None:
         assert row.state_nbytes == layer.state_nbytes(128)
         # A token costs at least a multiply-add for each weight of a matrix, and no row does wasteful work.
         matrices = sum(p.numel() for p in layer.parameters() if p.ndim == 2 and min(p.shape) > 2)
-        assert matrices <= row.step_work <= 20 * row.parameters
+        assert 2 * matrices <= row.step_work <= 20 * row.parameters
     assert "gated_deltanet" in zoo.table(32, 2, 128)
 
 
 def test_work_of_an_affine_row_is_linear_in_its_length() -> None:
     for name in zoo.ROWS:
-        layer = zoo.ROWS[name](32, 2)
+        layer = zoo.ROWS[name](16, 2)
         work = []
-        for n in (512, 2048):
+        for n in (4096, 16_384):
             with CountedWork() as counted, torch.no_grad():
-                layer(torch.randn(1, n, 32))
+                layer(torch.randn(1, n, 16))
             work.append(counted.operations / n)
         assert work[1] < 1.02 * work[0] or name == "log_linear", name
 

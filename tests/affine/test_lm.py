@@ -150,3 +150,17 @@ def test_what_does_not_fit_gets_an_answer() -> None:
 def test_a_wrong_configuration_gets_an_answer(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model_of(changes.pop("row", "gla"), **changes)
+
+
+def test_a_counter_over_other_chunks_is_refused() -> None:
+    one, other = model_of("log_linear", options={"chunk": 16}), model_of("log_linear")
+    _, state = one.prefill(tokens_of(2, 69), one.initial_state(2))
+    with pytest.raises(ValueError, match="a layer with another chunk than 64 made it"):
+        other.step(tokens_of(2), state)
+    with pytest.raises(ValueError, match=r"the state is torch\.float32, this model needs torch\.float64"):
+        other.double().step(tokens_of(2), model_of("log_linear").initial_state(2))
+
+
+def test_no_rows_of_tokens_give_no_rows_of_logits() -> None:
+    for row in ("gla", "mamba", "log_linear"):
+        assert model_of(row)(torch.zeros(0, 5, dtype=torch.int64)).shape == (0, 5, 40)

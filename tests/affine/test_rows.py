@@ -221,3 +221,82 @@ def test_an_mlstm_with_huge_gates_neither_overflows_nor_forgets() -> None:
     assert x.grad is not None and bool(x.grad.isfinite().all()) and bool(y.isfinite().all())
     truth = layer.double()(x.detach().double()).detach()
     assert_close(y.detach().double(), truth, 1e-4)
+
+
+def held_storage(state: LayerState) -> int:
+    """Bytes that the state keeps alive, views or not."""
+    storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in leaves(state)}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("mode", ["chunkwise", "scan"])
+@pytest.mark.parametrize("name", zoo.ROWS)
+def test_a_state_keeps_nothing_alive_but_itself(name: str, mode: Mode) -> None:
+    layer = layer_of(name)
+    with torch.no_grad():
+        for n in (300, 320):  # not a whole number of chunks, and one
+            _, state = layer.extend(torch.randn(2, n, 16), layer.initial_state(2), mode=mode)
+            assert held_storage(state) <= layer.state_nbytes(n, 2)
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_padding_may_hold_what_is_not_a_number(name: str) -> None:
+    layer = layer_of(name)
+    x, lengths = torch.randn(2, 70, 16), [70, 33]
+    spoiled = x.clone()
+    spoiled[1, 33:] = torch.nan
+    y, state = layer.extend(x, layer.initial_state(2), lengths=torch.tensor(lengths))
+    y_spoiled, state_spoiled = layer.extend(spoiled, layer.initial_state(2), lengths=torch.tensor(lengths))
+    assert torch.equal(y[1, :33], y_spoiled[1, :33]) and torch.equal(y[0], y_spoiled[0])
+    for part in state:
+        assert torch.equal(state[part], state_spoiled[part])
+
+
+@pytest.mark.parametrize("name", zoo.ROWS)
+def test_no_rows_give_no_rows(name: str) -> None:
+    layer = layer_of(name)
+    assert layer(torch.empty(0, 5, 16)).shape == (0, 5, 16)
+
+
+@pytest.mark.parametrize("name", [name for name in zoo.ROWS if name not in ("log_linear", "lstm")])
+def test_gradients_go_through_the_state_alone(name: str) -> None:
+    layer = layer_of(name, 4, 2)
+    x, start = torch.randn(1, 5, 4), layer.extend(torch.randn(1, 3, 4), layer.initial_state(1))[1]
+    names = [part for part in start if start[part].is_floating_point() or start[part].is_complex()]
+    fixed = {part: value for part, value in start.items() if part not in names}
+
+    def function(x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        y, state = layer.extend(x, {**fixed, **dict(zip(names, parts, strict=True))})
+        return y, *(state[part] for part in names)
+
+    inputs = [value.detach().requires_grad_(True) for value in (x, *(start[part] for part in names))]
+    assert torch.autograd.gradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("name", ["linear_attention", "gated_deltanet", "gla", "mamba2"])
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_compiled_layer_trains_alike(name: str) -> None:
+    torch.compiler.reset()
+    layer, x = layer_of(name), torch.randn(2, 20, 16, requires_grad=True)
+    y = layer(x)
+    weight = torch.randn(y.shape)
+    expected = torch.autograd.grad((y * weight).sum(), [x, *layer.parameters()])
+    found = torch.compile(layer, backend="aot_eager")(x)
+    grads = torch.autograd.grad((found * weight).sum(), [x, *layer.parameters()])
+    for a, b in zip((found, *grads), (y, *expected), strict=True):
+        assert_close(a, b)
+
+
+def test_s4_has_all_digits_of_small_steps() -> None:
+    torch.set_default_dtype(torch.float32)
+    layer = zoo.S4(8)
+    with torch.no_grad():
+        layer.log_step_size.fill_(-12)
+    x = torch.randn(1, 200, 8)
+    truth = zoo.S4(8).double()
+    truth.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
+    with torch.no_grad():
+        state = layer.extend(x, layer.initial_state(1))[1]["s"]
+        exact = truth.extend(x.double(), truth.initial_state(1))[1]["s"]
+    assert float((state.to(exact.dtype) - exact).abs().max() / exact.abs().max()) < 1e-5

@@ -1,6 +1,7 @@
 """Weights of `transformers` make the same model here, and go back unchanged."""
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import scannable as sc
-from scannable.hf.mamba import load_mamba, save_mamba
+from scannable.hf.mamba import INSIDE, OUTSIDE, load_mamba, save_mamba
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -68,13 +69,12 @@ def test_logits_and_gradients_are_those_of_transformers(name: str, tmp_path: Pat
     weight = torch.randn(expected.shape)
     (expected * weight).sum().backward()
     (found * weight).sum().backward()
-    for mine, their in (
-        (ours.embedding.weight, model.backbone.embeddings.weight),
-        (ours.blocks[0].mixer.into.weight, model.backbone.layers[0].mixer.in_proj.weight),
-        (ours.blocks[0].mixer.convolution.weight, model.backbone.layers[0].mixer.conv1d.weight),
-    ):
-        assert mine.grad is not None
-        torch.testing.assert_close(mine.grad, their.grad, rtol=1e-3, atol=1e-3)
+    outside, inside = ({mine: their for their, mine in names.items()} for names in (OUTSIDE, INSIDE[ours.config.row]))
+    for name, parameter in ours.named_parameters():
+        block = re.fullmatch(r"blocks\.(\d+)\.(.*)", name)
+        their_name = f"backbone.layers.{block[1]}.{inside[block[2]]}" if block else outside[name]
+        gradient = model.get_parameter(their_name).grad
+        assert float((parameter.grad - gradient).abs().max()) <= 1e-4 * max(1.0, float(gradient.abs().max())), name
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -152,3 +152,33 @@ def test_only_what_transformers_has_is_written(tmp_path: Path) -> None:
         save_mamba(sc.ZooLM(sc.ZooConfig(vocab_size=9, row="mamba", width=8, layers=1, mlp=True)), tmp_path)
     with pytest.raises(ValueError, match="an output for each token, this model 3"):
         save_mamba(sc.ZooLM(sc.ZooConfig(vocab_size=9, row="mamba", width=8, layers=1, out_size=3)), tmp_path)
+
+
+def test_a_second_eps_cannot_be_written(tmp_path: Path) -> None:
+    config = sc.ZooConfig(vocab_size=9, row="mamba2", width=8, heads=2, layers=1, eps=1e-2)
+    with pytest.raises(ValueError, match=r"one eps for all norms, this model 0\.01 and 1e-05"):
+        save_mamba(sc.ZooLM(config), tmp_path)
+
+
+def test_weights_of_mixed_precision_are_read_in_one(tmp_path: Path) -> None:
+    model = theirs("mamba", tmp_path).to(torch.bfloat16)
+    for layer in model.backbone.layers:
+        layer.mixer.A_log.data = layer.mixer.A_log.data.float()
+        layer.mixer.D.data = layer.mixer.D.data.float()
+    model.save_pretrained(tmp_path)
+    assert {p.dtype for p in load_mamba(tmp_path).parameters()} == {torch.bfloat16}
+    load_mamba(tmp_path)(torch.randint(0, 97, (1, 20)))
+
+
+def test_a_configuration_or_index_that_lacks_something_is_named(tmp_path: Path) -> None:
+    theirs("mamba", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["hidden_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(sc.ModelFileError, match=r"lack something: KeyError.*hidden_size"):
+        load_mamba(tmp_path)
+    config["hidden_size"] = 48
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(sc.ModelFileError, match=r"index\.json is damaged"):
+        load_mamba(tmp_path)

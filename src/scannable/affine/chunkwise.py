@@ -66,7 +66,7 @@ class OuterProduct(_Memory):
     """S_t = E_t S_(t-1) + k_t v_tᵀ, o_t = S_tᵀ q_t."""
 
     query: Float[Tensor, "b n g k"]
-    """One for each head, or (with no gate or a scalar one) a single one for all."""
+    """One for each head, or, with a scalar gate, a single one for all."""
     key: Float[Tensor, "b n g k"]
     value: Float[Tensor, "b n h v"]
     action: Identity | Scalar | Diagonal | DiagonalPlusRankOne

@@ -45,9 +45,7 @@ class ZooLayer(nn.Module, ABC):
 
     def __init__(self, width: int, heads: int = 4) -> None:
         super().__init__()
-        for name, value in (("width", width), ("heads", heads)):
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        check_sizes(width=width, heads=heads)
         self.width: int = width
         self.heads: int = heads
         self._expected: dict[Any, dict[str, tuple[torch.Size, torch.dtype]]] = {}
@@ -86,8 +84,8 @@ class ZooLayer(nn.Module, ABC):
         """Bytes of a state after `position` positions; for an affine row the same after any number."""
         return held_bytes(self.initial_state(batch_size))
 
-    def check_state(self, state: LayerState, rows: int) -> None:
-        """Refuse a state that this layer cannot have made for so many rows."""
+    def check_state(self, state: LayerState, rows: int, position: int) -> None:
+        """Refuse a state that this layer cannot have made for so many rows after so many positions."""
         key = (rows, next(self.parameters()).dtype)
         if key not in self._expected:
             # Kept, because a step asks every time.
@@ -111,6 +109,7 @@ class ZooLayer(nn.Module, ABC):
             raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}")
         if lengths is None:
             return None
+        lengths = torch.as_tensor(lengths, device=x.device)
         if lengths.shape != x.shape[:1] or lengths.is_floating_point():
             raise ValueError(
                 f"lengths have the shape {tuple(lengths.shape)} and dtype {lengths.dtype}; expected one whole number "
@@ -129,6 +128,21 @@ class ZooLayer(nn.Module, ABC):
     def memory_dtype(self) -> torch.dtype:
         """Half precision forgets what it adds up, so a state is float32 at least."""
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+
+def check_sizes(**sizes: object) -> None:
+    """Refuse sizes that are not whole numbers of at least 1."""
+    for name, value in sizes.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+
+
+def head_size(width: int, heads: int) -> int:
+    """Width over heads, which must divide it."""
+    check_sizes(width=width, heads=heads)
+    if width % heads:
+        raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
+    return width // heads
 
 
 class AffineLayer(ZooLayer):
@@ -153,12 +167,15 @@ class AffineLayer(ZooLayer):
         mode: Mode = "chunkwise",
     ) -> tuple[Float[Tensor, "b n d"], LayerState]:
         keep = self.check(x, lengths, mode)
-        if x.shape[1] == 0:
+        if x.numel() == 0:
             return x, state
+        if keep is not None:
+            # Before anything is computed from it: what is not a number stays that, times 0.
+            x = x.where(keep[..., None], 0)
         prepared = self.prepare(x, state, keep)
         recurrence = prepared.recurrence if keep is None else prepared.recurrence.padded(keep)
         outputs, memory = recurrence.run(state["s"], mode)
-        return self.read_out(outputs, prepared.gate), {"s": memory, **prepared.carried}
+        return self.read_out(outputs, prepared.gate), owned({"s": memory, **prepared.carried})
 
 
 class HeadedLayer(AffineLayer):
@@ -166,10 +183,9 @@ class HeadedLayer(AffineLayer):
 
     def __init__(self, width: int, heads: int = 4, *, key_size: int | None = None, value_size: int | None = None):
         super().__init__(width, heads)
-        if (key_size is None or value_size is None) and width % heads:
-            raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
-        self.key_size: int = width // heads if key_size is None else key_size
-        self.value_size: int = width // heads if value_size is None else value_size
+        size = head_size(width, heads)
+        self.key_size: int = size if key_size is None else key_size
+        self.value_size: int = size if value_size is None else value_size
 
     def initial_state(self, batch_size: int) -> LayerState:
         return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size, dtype=self.memory_dtype)}
@@ -177,6 +193,11 @@ class HeadedLayer(AffineLayer):
     def split(self, x: Tensor) -> Tensor:
         """(b, n, heads * size) as (b, n, heads, size)."""
         return x.unflatten(-1, (self.heads, -1))
+
+
+def owned(state: Mapping[str, Tensor]) -> LayerState:
+    """The state in memory of its own: a view would keep alive all positions that it was cut from."""
+    return {name: part.clone(memory_format=torch.contiguous_format) for name, part in state.items()}
 
 
 def held_bytes(state: LayerState) -> int:

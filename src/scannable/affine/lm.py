@@ -120,8 +120,8 @@ class ZooLM(nn.Module):
 
         model = ZooLM(ZooConfig(row="mamba", layers=4, width=256, vocab_size=50257))
 
-    Every matrix starts with variance 1 / fan-in, those that write to the residual stream less by the square root of
-    how many there are.
+    Projections start with variance 1 / fan-in, those that write to the residual stream less by the square root of how
+    many there are.
     """
 
     def __init__(self, config: ZooConfig) -> None:
@@ -166,7 +166,8 @@ class ZooLM(nn.Module):
     def hidden(self, tokens: Int[Tensor, "b n"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head."""
         tokens = checked_tokens(tokens, 2, self.config.vocab_size)
-        return self._run(tokens, self.initial_state(max(1, tokens.shape[0])).layers, None, mode)[0]
+        layers = tuple(block.mixer.initial_state(tokens.shape[0]) for block in self._blocks())
+        return self._run(tokens, layers, None, mode)[0]
 
     def loss(
         self, tokens: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], *, slice_length: int = 1024
@@ -205,7 +206,7 @@ class ZooLM(nn.Module):
             )
         self._check_state(state, tokens.shape[0])
         hidden, layers = self._run(tokens, state.layers, lengths, mode)
-        consumed = tokens.shape[1] if lengths is None or lengths.numel() == 0 else int(lengths.max())
+        consumed = tokens.shape[1] if lengths is None else int(torch.as_tensor(lengths).max())
         return self.head(hidden), ZooState(state.position + consumed, layers)
 
     def _run(
@@ -223,4 +224,4 @@ class ZooLM(nn.Module):
         if len(state.layers) != len(self.blocks):
             raise ValueError(f"the state has {len(state.layers)} layers, this model {len(self.blocks)}")
         for block, layer in zip(self._blocks(), state.layers, strict=True):
-            block.mixer.check_state(layer, rows)
+            block.mixer.check_state(layer, rows, state.position)

@@ -64,8 +64,14 @@ def load_mamba(folder: str | Path) -> ZooLM:
         raise ModelFileError(f"{folder / 'config.json'} is damaged: {error!r:.200}") from error
     if kind not in INSIDE:
         raise ModelFileError(f"{folder} holds a {kind!r} model; only {' and '.join(INSIDE)} can be read")
-    config = _our_config(theirs)
-    weights = {_ours(name, kind): tensor.clone() for name, tensor in _weights(folder).items()}
+    try:
+        config = _our_config(theirs)
+        weights = {_ours(name, kind): tensor for name, tensor in _weights(folder).items()}
+        # All in one dtype: some checkpoints keep A and D in float32 beside half precision.
+        dtype = weights["embedding.weight"].dtype
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{folder}: config.json or the weights lack something: {error!r:.200}") from error
+    weights = {name: tensor.to(dtype, copy=True) for name, tensor in weights.items()}
     if config.tie_weights:
         weights.pop("head.weight", None)
     with torch.device("meta"):
@@ -84,6 +90,9 @@ def save_mamba(model: ZooLM, folder: str | Path) -> None:
         raise ValueError(f"a model of the row {kind!r} has no place in transformers; only {' and '.join(INSIDE)} have")
     if model.config.mlp:
         raise ValueError("transformers' Mamba has no MLP beside the mixer, this model has")
+    norm = getattr(model.blocks[0].mixer, "norm", None)
+    if norm is not None and norm.eps != model.config.eps:
+        raise ValueError(f"transformers has one eps for all norms, this model {model.config.eps} and {norm.eps}")
     if model.config.out_size not in (None, model.config.vocab_size):
         raise ValueError(f"a causal language model has an output for each token, this model {model.config.out_size}")
     folder = Path(folder)
@@ -101,7 +110,10 @@ def save_mamba(model: ZooLM, folder: str | Path) -> None:
 def _weights(folder: Path) -> dict[str, Tensor]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(f"{index} is damaged: {error!r:.200}") from error
     else:
         names = ["model.safetensors"]
     weights: dict[str, Tensor] = {}

@@ -125,7 +125,7 @@ def extend_roots(agg: Agg[T], state: ScanState[T], xs: T, *, dim: int = 0) -> tu
         new = sweep.lefts[k] if k < len(sweep.lefts) else []
         parts = [_with_time(state.roots[k], dim), new] if carried else [new]
         if any(part and _length(part, dim) for part in parts):
-            first = (state.position >> k) - 1 if carried else (state.position >> k) + (state.position >> k) % 2
+            first = (state.position >> k) - carried
             levels.append(LevelRoots(k, first, unflatten(element.structure, _joined(parts, dim))))
     return levels, _advance(state, m, sweep, element, dim)
 

@@ -44,7 +44,8 @@ class CountedWork(TorchDispatchMode):
     """Counts the floating-point `operations` of everything inside `with CountedWork() as work:`.
 
     Matrix products and convolutions by torch's own formulas (two for each multiply-add), pointwise operations one for
-    each number of the result, reductions and cumulative sums one for each number they read. Copies and views are free.
+    each number of the result, reductions and cumulative sums one for each number they read. Copies and views are free;
+    what is none of these (sorting, transforms, decompositions) is not counted.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,9 @@ class CountedWork(TorchDispatchMode):
         packet = func._overloadpacket
         if packet in flop_registry:
             self.operations += flop_registry[packet](*args, **(kwargs or {}), out_val=result)
+        elif packet.__name__ == "linalg_solve_triangular":
+            matrix, right = args[:2]
+            self.operations += right.numel() * matrix.shape[-1]
         elif packet.__name__ == "mkldnn_rnn_layer":
             inputs, weights, recurrent_weights = args[:3]
             self.operations += 2 * inputs.shape[0] * inputs.shape[1] * (weights.numel() + recurrent_weights.numel())

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.affine.actions import Scalar
 from scannable.affine.chunkwise import OuterProduct
-from scannable.affine.layer import HeadedLayer, LayerState, Prepared
+from scannable.affine.layer import HeadedLayer, LayerState, Prepared, check_sizes, head_size
 from scannable.affine.parts import projection
 from scannable.affine.rows.deltanet import unit
 from scannable.affine.rows.linear_attention import with_one
@@ -29,17 +29,16 @@ class GatedRFA(HeadedLayer):
     """Least magnitude of the divisor; φ(k)ᵀφ(k) is 1."""
 
     def __init__(self, width: int, heads: int = 4, *, features: int | None = None) -> None:
-        head_size = width // heads
-        features = 2 * head_size if features is None else features
-        super().__init__(width, heads, key_size=2 * features, value_size=head_size)
-        if width % heads:
-            raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
+        size = head_size(width, heads)
+        features = 2 * size if features is None else features
+        check_sizes(features=features)
+        super().__init__(width, heads, key_size=2 * features)
         self.query_key_value = projection(width, 3 * width)
         self.gate = projection(width, heads, bias=True)
-        self.log_scale = torch.nn.Parameter(torch.zeros(heads, 1, head_size))
+        self.log_scale = torch.nn.Parameter(torch.zeros(heads, 1, size))
         self.out = projection(width, width)
         self.random: Tensor
-        self.register_buffer("random", torch.randn(heads, features, head_size))
+        self.register_buffer("random", torch.randn(heads, features, size))
 
     def initial_state(self, batch_size: int) -> LayerState:
         return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size + 1, dtype=self.memory_dtype)}

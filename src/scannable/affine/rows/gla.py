@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from scannable.affine.actions import Diagonal
 from scannable.affine.chunkwise import OuterProduct
-from scannable.affine.layer import HeadedLayer, LayerState, Prepared
+from scannable.affine.layer import HeadedLayer, LayerState, Prepared, head_size
 from scannable.affine.parts import HeadNorm, projection
 
 
@@ -24,9 +24,7 @@ class GLA(HeadedLayer):
     temperature = 16.0
 
     def __init__(self, width: int, heads: int = 4) -> None:
-        super().__init__(width, heads, key_size=max(1, width // heads // 2), value_size=width // heads)
-        if width % heads:
-            raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
+        super().__init__(width, heads, key_size=max(1, head_size(width, heads) // 2))
         keys = heads * self.key_size
         self.sizes: tuple[int, ...] = (keys, keys, width, width)
         self.query_key_value_gate = projection(width, sum(self.sizes))

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from scannable.affine.actions import Scalar
 from scannable.affine.chunkwise import CHUNK, ScalarDecay, chunked
-from scannable.affine.layer import LayerState, ZooLayer
+from scannable.affine.layer import LayerState, ZooLayer, check_sizes, head_size, owned
 from scannable.affine.monoid import Affine, compose
 from scannable.affine.parts import HeadNorm, projection, step_size_bias
 from scannable.affine.recurrence import Mode
@@ -33,11 +33,10 @@ class LogLinearAttention(ZooLayer):
 
     def __init__(self, width: int, heads: int = 4, *, levels: int = 20, chunk: int = CHUNK) -> None:
         super().__init__(width, heads)
-        if width % heads:
-            raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
-        if chunk < 1 or chunk & (chunk - 1):
+        check_sizes(levels=levels, chunk=chunk)
+        if chunk & (chunk - 1):
             raise ValueError(f"chunk={chunk} must be a power of two: chunks are nodes of the scan's tree")
-        self.head_size: int = width // heads
+        self.head_size: int = head_size(width, heads)
         self.levels: int = levels
         self.chunk: int = chunk
         self.query_key_value = projection(width, 3 * width)
@@ -69,7 +68,7 @@ class LogLinearAttention(ZooLayer):
         buffered = position % self.chunk * (2 * self.head_size + 1)
         return batch_size * self.heads * (memories + buffered) * self.memory_dtype.itemsize
 
-    def check_state(self, state: LayerState, rows: int) -> None:
+    def check_state(self, state: LayerState, rows: int, position: int) -> None:
         if state.keys() != {"counter", "key", "value", "log_decay"} or not isinstance(state["counter"], ScanState):
             raise ValueError(f"the state holds {', '.join(state)}: another row made it")
         expected, held = (rows, self.heads, self.head_size), state["key"].shape
@@ -77,6 +76,14 @@ class LogLinearAttention(ZooLayer):
             raise ValueError(
                 f"the state's keys have the shape {tuple(held)}, expected ({rows}, less than {self.chunk}, "
                 f"{self.heads}, {self.head_size}); another model or batch made it"
+            )
+        if state["key"].dtype != self.memory_dtype:
+            raise ValueError(f"the state is {state['key'].dtype}, this model needs {self.memory_dtype}")
+        counted = state["counter"].position * self.chunk + held[1]
+        if counted != position:
+            raise ValueError(
+                f"the state's counter stands at {counted} positions, the stream at {position}; a layer with another "
+                f"chunk than {self.chunk} made it"
             )
 
     def extend(
@@ -93,7 +100,7 @@ class LogLinearAttention(ZooLayer):
                 f"lengths {lengths.tolist()} differ from {x.shape[1]}: the rows of a log-linear state share one "
                 "counter; group rows of one length, or keep a state for each"
             )
-        if x.shape[1] == 0:
+        if x.numel() == 0:
             return x, state
         if mode == "step" and x.shape[1] > 1:
             outputs = list[Tensor]()
@@ -116,7 +123,7 @@ class LogLinearAttention(ZooLayer):
             else:
                 outputs, counter = log_linear_chunks(q, k, v, g, weights, state["counter"], self.chunk)
         whole = k.shape[1] // self.chunk * self.chunk
-        buffers = {"key": k[:, whole:], "value": v[:, whole:], "log_decay": g[:, whole:]}
+        buffers = owned({"key": k[:, whole:], "value": v[:, whole:], "log_decay": g[:, whole:]})
         return self.out(self.norm(outputs)), {"counter": counter, **buffers}
 
     def _by_positions(

@@ -41,7 +41,8 @@ class LSTM(ZooLayer):
         self.check(x, lengths, mode)
         if x.numel() == 0:
             return x, state
-        # Not every CPU has an LSTM in half precision, and a state should not be rounded.
+        lengths = None if lengths is None else torch.as_tensor(lengths, device=x.device)
+        # Not every CPU has an LSTM for autocast.
         with torch.autocast(x.device.type, enabled=False):
             return self._run(x.to(state["h"].dtype), state, lengths)
 

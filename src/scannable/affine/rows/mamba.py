@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
-from scannable.affine.layer import AffineLayer, LayerState, Prepared
+from scannable.affine.layer import AffineLayer, LayerState, Prepared, check_sizes
 from scannable.affine.parts import ShortConvolution, projection
 from scannable.affine.rows.s6 import SelectiveStateSpace
 
@@ -33,6 +33,7 @@ class Mamba(AffineLayer):
         bias: bool = False,
     ) -> None:
         super().__init__(width, heads)
+        check_sizes(state_size=state_size, expand=expand, convolution=convolution)
         self.inner: int = expand * width
         self.state_size: int = state_size
         self.into = projection(width, 2 * self.inner, bias=bias)

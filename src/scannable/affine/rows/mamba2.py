@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from scannable.affine.actions import Scalar
 from scannable.affine.chunkwise import OuterProduct
-from scannable.affine.layer import AffineLayer, LayerState, Prepared
+from scannable.affine.layer import AffineLayer, LayerState, Prepared, check_sizes
 from scannable.affine.parts import ShortConvolution, projection, step_size_bias
 
 
@@ -40,6 +40,7 @@ class Mamba2(AffineLayer):
         step_size_limits: Sequence[float] = (0.0, float("inf")),
     ) -> None:
         super().__init__(width, heads)
+        check_sizes(state_size=state_size, expand=expand, groups=groups, convolution=convolution)
         self.inner: int = expand * width
         if self.inner % heads or heads % groups:
             raise ValueError(

@@ -63,13 +63,12 @@ def stabilised(
     q: Tensor, k: Tensor, v: Tensor, log_input: Tensor, log_forget: Tensor, start: Tensor
 ) -> tuple[OuterProduct, Tensor]:
     """The recurrence of C and n times exp(-m_t), and m_t at every t; `start` is m before the first."""
-    # m is a recurrence too, over (max, +): m_t = F_t + max(m_start, max_j (ĩ_j - F_j)) with F the sum of log f. The
-    # outputs do not depend on m at all, so neither do gradients; float64, because F grows with the length.
-    with torch.no_grad():
-        total = log_forget.double().clamp(min=LOWEST_LOG_DECAY).cumsum(1)
-        highest = (log_input - total).cummax(1).values
-        m = (total + torch.maximum(highest, start[:, None].double())).to(start.dtype)
-        before = torch.cat((start[:, None], m[:, :-1]), 1)
+    # m is a recurrence too, over (max, +): m_t = F_t + max(m_start, max_j (ĩ_j - F_j)) with F the sum of log f. In
+    # float64, because F grows with the length.
+    total = log_forget.double().clamp(min=LOWEST_LOG_DECAY).cumsum(1)
+    highest = (log_input - total).cummax(1).values
+    m = (total + torch.maximum(highest, start[:, None].double())).to(start.dtype)
+    before = torch.cat((start[:, None], m[:, :-1]), 1)
     write = (log_input - m).exp()[..., None]
     return OuterProduct(q, k * write, with_one(v), Scalar(log_forget + before - m)), m
 

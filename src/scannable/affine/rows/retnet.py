@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.affine.actions import Scalar
 from scannable.affine.chunkwise import OuterProduct
-from scannable.affine.layer import HeadedLayer, LayerState, Prepared
+from scannable.affine.layer import HeadedLayer, LayerState, Prepared, head_size
 from scannable.affine.parts import HeadNorm, projection
 
 
@@ -15,15 +15,15 @@ class RetNet(HeadedLayer):
 
         S_t = γ S_(t-1) + k_t v_tᵀ     y_t = S_tᵀ q_t     γ = 1 - 2^(-5 - head)
 
-    q and k are rotated by their position, values are twice as wide as keys, heads are normalised, and SiLU(W x_t)
-    gates the output: as published. The state carries the position of each row for the rotation.
+    q and k are rotated by their position (with the angles of rotary embeddings), values are twice as wide as keys, heads
+    are normalised, and SiLU(W x_t) gates the output: as published. The state carries the position of each row.
     """
 
     title = "RetNet"
     action = "scalar gate gamma"
 
     def __init__(self, width: int, heads: int = 4) -> None:
-        super().__init__(width, heads, value_size=2 * width // heads)
+        super().__init__(width, heads, value_size=2 * head_size(width, heads))
         if self.key_size % 2:
             raise ValueError(
                 f"width={width} with heads={heads} makes keys of {self.key_size}; rotation needs even ones"

@@ -35,7 +35,7 @@ class RWKV7(HeadedLayer):
         self.value = projection(width, width)
         self.decay = _low_rank(width, rank, nn.Tanh(), torch.linspace(-6, 0, width))
         self.strength = _low_rank(width, rank, nn.Identity())
-        self.gate = _low_rank(width, rank, nn.Sigmoid())
+        self.gate = nn.Sequential(projection(width, rank), nn.Sigmoid(), projection(rank, width))
         self.erased_key = nn.Parameter(torch.full((width,), 0.85))
         self.strength_in_key = nn.Parameter(torch.ones(width))
         self.bonus = nn.Parameter(torch.zeros(heads, self.key_size))

@@ -44,10 +44,16 @@ class S4(AffineLayer):
         kind = self.memory_dtype
         rate = torch.complex(-self.log_damping.to(kind).exp(), self.frequency.to(kind))
         log_decay = rate * self.log_step_size.to(kind).exp()
-        gain = (log_decay.exp() - 1) / rate
+        gain = _expm1(log_decay) / rate
         weight = torch.view_as_complex(self.weight.to(kind))
         return Prepared(DiagonalInvariant(x, log_decay, gain, weight), x)
 
     def read_out(self, outputs: Tensor, gate: Tensor) -> Tensor:
         y = functional.gelu(outputs.to(gate.dtype) + self.skip * gate)
         return functional.glu(self.out(y), -1)
+
+
+def _expm1(z: Tensor) -> Tensor:
+    """e^z - 1 of complex numbers, with all digits where z is small."""
+    real = torch.expm1(z.real) * z.imag.cos() - 2 * (z.imag / 2).sin().square()
+    return torch.complex(real, z.real.exp() * z.imag.sin())

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scannable.affine.layer import AffineLayer, LayerState, Prepared
+from scannable.affine.layer import AffineLayer, LayerState, Prepared, check_sizes
 from scannable.affine.parts import projection, step_size_bias
 from scannable.affine.selective import Selective
 
@@ -43,6 +43,7 @@ class S6(AffineLayer):
 
     def __init__(self, width: int, heads: int = 4, *, state_size: int = 16) -> None:
         super().__init__(width, heads)
+        check_sizes(state_size=state_size)
         self.space = SelectiveStateSpace(width, state_size, max(1, -(-width // 16)))
         self.state_size: int = state_size
         self.out = projection(width, width)
