@@ -15,7 +15,9 @@ MAY_IMPORT = {
     "psm": {"scan", "nn", "psm", "state_file", "model_file", "tokens"},
     "spd": {"scan", "spd", "protocol"},
     "hf": {"affine", "files", "model_file"},
-    "experiments": {"scan", "spd", "experiments", "files"},
+    "tasks": {"tasks", "files", "configuration"},
+    "training": {"training", "tasks", "nn", "configuration", "files", "model_file", "protocol"},
+    "experiments": {"scan", "spd", "experiments", "files", "protocol", "tasks"},
 }
 
 
@@ -43,7 +45,7 @@ def test_a_folder_imports_only_what_lies_below_it(folder: str) -> None:
 
 def test_the_core_needs_only_torch() -> None:
     code = (
-        "import sys; blocked = ('rich', 'tyro', 'matplotlib', 'transformers', 'datasets')\n"
+        "import sys; blocked = ('rich', 'tyro', 'matplotlib', 'transformers', 'datasets', 'tokenizers')\n"
         "sys.modules.update(dict.fromkeys(blocked))\n"
         "import scannable; print(scannable.__version__)"
     )

@@ -1,15 +1,19 @@
-"""`scannable demo`: the idea of the paper on one screen."""
+"""`scannable demo`: the idea of the paper on one screen, and a model that lives on it."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from scannable.experiments import scan_cost
+from scannable.experiments import scan_cost, streaming
+from scannable.recipes import demo as demo_recipe
 from scannable.scan import BinaryCounter, reference, scan
-from scannable.spd.counters import CountedAgg
+from scannable.spd import CountedAgg, verify_duality
+from scannable.training.loop import Run
 
 LETTERS = "abcdefgh"
 
@@ -20,6 +24,41 @@ def bracket(older: str, newer: str) -> str:
 
 
 def run(folder: Path, console: Console) -> None:
+    """One tree, walked both ways; then a model that is trained on it in parallel and streamed far beyond."""
+    show_the_scan(folder, console)
+    train_and_stream(folder, console)
+
+
+def train_and_stream(folder: Path, console: Console) -> None:
+    """Train the demo's recipe, check that the model is one function, and stream it to 64 times its training length."""
+    recipe = demo_recipe()
+    trained = recipe.curriculum.lengths[-1]
+    console.rule("[bold]A model on that tree")
+    console.print(
+        f"A Transformer-PSM with chunks of one token learns sums in {recipe.task.group}: after every token it says "
+        f"what all tokens so far add up to. It is trained in parallel on up to {trained} tokens, for about a minute.\n"
+    )
+    place = folder / "run"
+    if place.exists():
+        shutil.rmtree(place)
+    training = Run(recipe, place, console=console)
+    training.train()
+    console.rule("[bold]One function")
+    model: Any = training.model.eval()
+    report = verify_duality(model, recipe.task.batch("test", range(2), 100).tokens, dtype=torch.float64)
+    console.print(str(report), highlight=False)
+    console.rule("[bold]Streamed token by token")
+    with console.status("streaming"):
+        rows = streaming.report(model, recipe.task, folder, trained=trained, longest=64 * trained, streams=32)
+    table = Table("tokens", "error", "bytes held by one stream", box=None, pad_edge=False)
+    for row in rows:
+        if row.n >= trained:
+            table.add_row(f"{row.n:,}", f"{row.error:.2%}", f"{row.nbytes:,}")
+    console.print(table)
+    console.print(f"Report: {folder} (streaming.png, scan_cost.png, their numbers, and the run)", highlight=False)
+
+
+def show_the_scan(folder: Path, console: Console) -> None:
     """Show both scans, that they agree, and what they cost."""
     console.rule("[bold]One tree")
     console.print(
@@ -35,7 +74,7 @@ def run(folder: Path, console: Console) -> None:
     with console.status("counting Agg calls up to 65,536 elements"):
         costs, picture = scan_cost.report(folder)
     console.print(cost_table(costs))
-    console.print(f"Figure: {picture}\nNumbers: {picture.with_suffix('.csv')}", soft_wrap=True, highlight=False)
+    console.print(f"Figure: {picture}", soft_wrap=True, highlight=False)
 
 
 def tree(k: int, j: int) -> Tree:

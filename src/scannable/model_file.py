@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
+from scannable.configuration import configurable
 from scannable.files import write_whole
 
 _models: dict[str, tuple[type[nn.Module], type]] = {}
@@ -23,6 +24,16 @@ class ModelFileError(ValueError):
 def register_model(model: type[nn.Module], config: type) -> None:
     """Let `save_model` and `load_model` handle `model`, which is built from a `config` dataclass and keeps it."""
     _models[model.__name__] = (model, config)
+    configurable(config)
+
+
+def build_model(config: Any) -> Any:
+    """A new model of the kind that `config` belongs to."""
+    for model, kind in _models.values():
+        if type(config) is kind:
+            return model(config)
+    known = ", ".join(kind.__name__ for _, kind in _models.values())
+    raise TypeError(f"no model is built from a {type(config).__name__}; known: {known} (register_model adds one)")
 
 
 def save_model(model: nn.Module, folder: str | Path) -> None:

@@ -15,8 +15,8 @@ class RetNet(HeadedLayer):
 
         S_t = γ S_(t-1) + k_t v_tᵀ     y_t = S_tᵀ q_t     γ = 1 - 2^(-5 - head)
 
-    q and k are rotated by their position (with the angles of rotary embeddings), values are twice as wide as keys, heads
-    are normalised, and SiLU(W x_t) gates the output: as published. The state carries the position of each row.
+    q and k are rotated by their position (with the angles of rotary embeddings), values are twice as wide as keys,
+    heads are normalised, and SiLU(W x_t) gates the output: as published. The state carries the position of each row.
     """
 
     title = "RetNet"

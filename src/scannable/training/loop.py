@@ -1,0 +1,453 @@
+"""The training loop: one step after another, each a pure function of the recipe, the step and the weights before it.
+
+Samples are numbered and dropout is seeded by the step, so a run has no hidden state: what a checkpoint holds is all of
+it, and a run that was killed and resumed is the run that was not, bit for bit.
+"""
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import scannable.training.checkpoint as checkpoints
+from scannable.configuration import from_plain, to_plain
+from scannable.files import write_whole
+from scannable.model_file import build_model
+from scannable.nn.loss import sliced_cross_entropy
+from scannable.tasks import IGNORED, Split, Task
+from scannable.training.checkpoint import Checkpoint, CheckpointError
+from scannable.training.curriculum import Stage
+from scannable.training.evaluation import Score, Text, autocast, evaluate
+from scannable.training.logging import Display, Metrics, Sink
+from scannable.training.processes import Processes, join_processes
+from scannable.training.recipe import Recipe
+from scannable.training.schedule import adamw, learning_rate
+
+
+class TrainingError(RuntimeError):
+    """A run that cannot go on; the message says why, and what is left."""
+
+
+class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
+    """A signal asked the run to stop, and it has saved itself."""
+
+
+class _Loss(nn.Module):
+    """The sum of a batch's losses, as a module of its own, which can be compiled and distributed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        count = (targets != IGNORED).sum()
+        hidden: Any = getattr(self.model, "hidden", None)
+        head: Any = getattr(self.model, "head", None)
+        if hidden is not None and head is not None:
+            return sliced_cross_entropy(hidden(tokens), targets, head) * count
+        logits: Tensor = self.model(tokens)
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+
+
+class Run:
+    """A recipe at work in a folder: `config.json`, `metrics.jsonl`, `timing.jsonl`, `checkpoints/`, `result.json`."""
+
+    def __init__(
+        self,
+        recipe: Recipe[Any, Any],
+        folder: Path,
+        *,
+        console: Console | None = None,
+        device: str | torch.device = "cpu",
+        sinks: Callable[[], list[Sink]] = list,
+    ) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self.console = console or Console()
+        self.device = torch.device(device)
+        self.processes: Processes = join_processes()
+        self.task: Task = recipe.task
+        torch.manual_seed(recipe.seed)
+        self.model: nn.Module = build_model(recipe.model).to(self.device)
+        self.optimizer = adamw(self.model, recipe.optimizer)
+        loss: Any = torch.compile(_Loss(self.model)) if recipe.compile else _Loss(self.model)
+        self.loss: Any = (
+            DistributedDataParallel(loss, find_unused_parameters=True) if self.processes.count > 1 else loss
+        )
+        self.average: dict[str, Tensor] = {}
+        if recipe.ema:
+            self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        self.step = 0
+        self.samples = 0
+        self.stage = Stage()
+        self.best: dict[str, Any] | None = None
+        self.waited = 0
+        self.done = False
+        self.metrics = Metrics(folder / "metrics.jsonl")
+        self.timing = Metrics(folder / "timing.jsonl")
+        self._sinks, self._make_sinks = list[Sink](), sinks
+        self._stop = False
+
+    # From the outside.
+
+    def train(self, *, resume: bool = False, force: bool = False) -> dict[str, Any]:
+        """Train to the end and return the result, which is also in `result.json`.
+
+        Args:
+            resume: go on from the newest checkpoint that is whole. Without it the folder must not hold a run yet.
+            force: resume even though the configuration was another one.
+
+        Raises:
+            Interrupted: after SIGTERM, SIGUSR1 or a first SIGINT; a checkpoint has been written.
+            TrainingError: a loss or gradient is not finite, or the folder does not fit.
+        """
+        self._prepare_folder(resume, force)
+        with self._signals():
+            display = Display(
+                self.console if self.processes.first else Console(quiet=True), self.recipe.steps, self.step
+            )
+            self._sinks = self._make_sinks() if self.processes.first else []
+            try:
+                return self._train(display)
+            finally:
+                display.close()
+                for sink in self._sinks:
+                    sink.close()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    # One step.
+
+    def _train(self, display: Display) -> dict[str, Any]:
+        recipe = self.recipe
+        began, tokens_since = time.monotonic(), 0
+        while not self.done:
+            length = self._length()
+            loss, norm, tokens = self._one_step(length)
+            tokens_since += tokens
+            self.step += 1
+            self.stage = self.stage.after_step(recipe.curriculum)
+            rate = self.optimizer.param_groups[0]["lr"]
+            if self.step % recipe.log_every == 0 or self.step == recipe.steps:
+                seconds = time.monotonic() - began
+                self._record(kind="train", loss=loss, gradient_norm=norm, learning_rate=rate, length=length)
+                speed = tokens_since / seconds
+                self._time(seconds=seconds, tokens_per_second=speed)
+                began, tokens_since = time.monotonic(), 0
+                display.step(
+                    self.step,
+                    f"length {length}  loss {loss:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s",
+                )
+            best = self.best
+            enough = self._look(display) if self.step % recipe.evaluation.every == 0 else False
+            self.done = enough or self.step == recipe.steps
+            stopping = bool(self.processes.total(float(self._stop))[0])
+            # Last of all, when everything that the next step depends on is settled.
+            if self.done or stopping or self.step % recipe.checkpoint_every == 0 or self.best is not best:
+                self._save()
+            if stopping and not self.done:
+                raise Interrupted(f"stopped at step {self.step} of {recipe.steps}; checkpoint saved in {self.folder}")
+        return self._finish(display)
+
+    def _length(self) -> int:
+        """The curriculum's length; now and then one of those before, chosen by the step's number."""
+        curriculum = self.recipe.curriculum
+        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + self.step)
+        if self.stage.index and float(torch.rand((), generator=generator)) < curriculum.revisit:
+            return curriculum.lengths[int(torch.randint(self.stage.index, (), generator=generator))]
+        return self.stage.length(curriculum)
+
+    def _one_step(self, length: int) -> tuple[float, float, int]:
+        recipe, processes = self.recipe, self.processes
+        count = recipe.samples(length)
+        indices = range(self.samples, self.samples + count)
+        mine = indices[processes.rank :: processes.count]
+        batch = self.task.batch("train", mine or indices[:1], length)
+        # A process without a sample takes part with one that counts for nothing.
+        targets = batch.targets if mine else torch.full_like(batch.targets, IGNORED)
+        asked = max(1.0, float(processes.total(float((targets != IGNORED).sum()))[0]))
+        torch.manual_seed((recipe.seed * 1_000_003 + self.step) * 4096 + processes.rank)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = list(zip(batch.tokens.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
+        total = 0.0
+        for i, (tokens, wanted) in enumerate(parts):
+            joined = i == len(parts) - 1 or processes.count == 1
+            with contextlib.nullcontext() if joined else self.loss.no_sync(), autocast(self.device, recipe.precision):
+                loss = self.loss(tokens.to(self.device), wanted.to(self.device)) / asked
+            # The distributed module averages gradients over processes; what is wanted is their sum.
+            (loss * processes.count).backward()
+            total += float(loss.detach())
+        total = float(processes.total(total)[0])
+        norm = self._checked_norm(total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(recipe.optimizer, self.step, recipe.steps)
+        self.optimizer.step()
+        if self.average:
+            self._update_average()
+        self.samples += count
+        return total, norm, count * length
+
+    def _checked_norm(self, loss: float) -> float:
+        """Clip the gradient and return its norm; stop before the weights move if anything is not finite."""
+        largest = self.recipe.optimizer.clip or float("inf")
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), largest))
+        if norm == norm and abs(norm) != float("inf") and loss == loss and abs(loss) != float("inf"):
+            return norm
+        bad = [
+            name
+            for name, parameter in self.model.named_parameters()
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
+        ]
+        self._save()
+        raise TrainingError(
+            f"step {self.step + 1}: the loss is {loss} and the gradient's norm {norm} (not finite in "
+            f"{', '.join(bad[:3]) or 'no single parameter'}{' and others' if len(bad) > 3 else ''}); the weights have "
+            f"not moved, and the checkpoint of step {self.step} is good. Lower the learning rate, or resume from it"
+        )
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        weights = dict(self.model.named_parameters())
+        torch._foreach_lerp_(
+            list(self.average.values()), [weights[name].detach() for name in self.average], 1 - self.recipe.ema
+        )
+
+    # Looking.
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights in the model for a while, if there are any."""
+        kept = {name: p.data for name, p in self.model.named_parameters() if name in self.average}
+        for name, parameter in self.model.named_parameters():
+            if name in self.average:
+                parameter.data = self.average[name]
+        try:
+            yield
+        finally:
+            for name, parameter in self.model.named_parameters():
+                if name in kept:
+                    parameter.data = kept[name]
+
+    def score(self, length: int, split: Split = "validation") -> Score:
+        """An evaluation with the weights that would be used; of a text's test split, over every token."""
+        recipe = self.recipe
+        whole = split == "test" and isinstance(self.task, Text)
+        with self.averaged():
+            return evaluate(
+                self.model,
+                self.task,
+                split,
+                length,
+                None if whole else recipe.evaluation.samples,
+                batch_tokens=recipe.batch_tokens,
+                precision=recipe.precision,
+            )
+
+    def _look(self, display: Display) -> bool:
+        """Evaluate at the current length, go on to the next one if it is learned; whether the run is done."""
+        recipe, stage = self.recipe, self.stage
+        length = stage.length(recipe.curriculum)
+        score = self.score(length)
+        self._record(kind="evaluation", length=length, loss=score.loss, error=score.error)
+        display.say(f"step {self.step}: length {length}, validation loss {score.loss:.4f}, error {score.error:.2%}")
+        self.stage = stage.after_evaluation(recipe.curriculum, score.error)
+        if self.stage != stage:
+            self._record(kind="stage", length=self.stage.length(recipe.curriculum))
+        better = self.best is None or (stage.index, -score.loss) > (self.best["stage"], -self.best["loss"])
+        if better:
+            self.best = {"step": self.step, "stage": stage.index, "loss": score.loss, "error": score.error}
+        self.waited = 0 if better else self.waited + 1
+        if not stage.is_last(recipe.curriculum):
+            return False
+        limit, patience = recipe.evaluation.stop_below, recipe.evaluation.patience
+        return (limit is not None and score.error < limit) or (patience is not None and self.waited >= patience)
+
+    def _finish(self, display: Display) -> dict[str, Any]:
+        recipe = self.recipe
+        lengths = sorted({*recipe.evaluation.lengths, recipe.curriculum.lengths[-1]})
+        scores = [self.score(length, "test") for length in lengths]
+        for score in scores:
+            display.say(f"length {score.length}: test loss {score.loss:.4f}, error {score.error:.2%}")
+        result = {
+            "steps": self.step,
+            "samples": self.samples,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "best": self.best,
+            "test": [asdict(score) for score in scores],
+        }
+        if self.processes.first:
+            write_whole(self.folder / "result.json", json.dumps(result, indent=1).encode() + b"\n")
+        self.processes.wait()
+        return result
+
+    def _record(self, **values: Any) -> None:
+        if self.processes.first:
+            self.metrics.append({"step": self.step, **values})
+            kind = values.pop("kind")
+            for sink in self._sinks:
+                sink.write(self.step, {f"{kind}/{name}": value for name, value in values.items()})
+
+    def _time(self, **values: float) -> None:
+        if self.processes.first:
+            self.timing.append({"step": self.step, **values})
+
+    # Saving and going on.
+
+    def _save(self) -> None:
+        if self.processes.first:
+            names: dict[Any, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+            moments = {
+                f"{names[parameter]}/{key}": value
+                for parameter, state in self.optimizer.state.items()
+                for key, value in state.items()
+            }
+            state = {
+                "step": self.step,
+                "samples": self.samples,
+                "stage": asdict(self.stage),
+                "best": self.best,
+                "waited": self.waited,
+                "done": self.done,
+                "metrics_bytes": self.metrics.size,
+                "recipe": to_plain(self.recipe),
+                "versions": {"torch": torch.__version__},
+            }
+            checkpoints.write(
+                self.checkpoints, Checkpoint(self.step, self.model.state_dict(), moments, state, self.average)
+            )
+            checkpoints.prune(self.checkpoints, self.recipe.keep, self.best["step"] if self.best else None)
+        self.processes.wait()
+
+    def _prepare_folder(self, resume: bool, force: bool) -> None:
+        known = self.folder / "config.json"
+        if not resume:
+            if known.exists() or checkpoints.steps(self.checkpoints):
+                raise TrainingError(f"{self.folder} holds a run already; go on with --resume, or choose another folder")
+            self.processes.wait()
+            if self.processes.first:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_whole(known, json.dumps(to_plain(self.recipe), indent=1).encode() + b"\n")
+            self.processes.wait()
+            return
+        if self.processes.first and self.checkpoints.is_dir():
+            checkpoints.tidy(self.checkpoints)
+        self.processes.wait()
+        checkpoint = self._newest()
+        if checkpoint is None:
+            if known.exists() and not force:
+                self._same_recipe(json.loads(known.read_bytes()), force)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self.processes.first:
+                write_whole(known, json.dumps(to_plain(self.recipe), indent=1).encode() + b"\n")
+                self.metrics.cut(0)
+            return
+        self._same_recipe(dict(checkpoint.state)["recipe"], force)
+        self._restore(checkpoint)
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole; those that are not are named."""
+        for step in reversed(checkpoints.steps(self.checkpoints)):
+            try:
+                return checkpoints.read(checkpoints.path_of(self.checkpoints, step))
+            except CheckpointError as error:
+                self.console.print(f"[yellow]skipped:[/] {error}", highlight=False)
+        if checkpoints.steps(self.checkpoints):
+            raise TrainingError(f"no checkpoint in {self.checkpoints} is whole; start anew in another folder")
+        return None
+
+    def _same_recipe(self, saved: Any, force: bool) -> None:
+        mine = to_plain(self.recipe)
+        changed = [] if force else _differences(saved, mine)
+        if changed:
+            raise TrainingError(
+                f"{self.folder} was trained with another configuration ({'; '.join(changed[:5])}); use the same, or "
+                "--force to go on with this one"
+            )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        self.model.load_state_dict(checkpoint.model)
+        parameters: dict[str, Any] = dict(self.model.named_parameters())
+        held: Any = self.optimizer.state
+        for name, value in checkpoint.optimizer.items():
+            parameter, key = name.rsplit("/", 1)
+            # The count of steps stays on the CPU, as AdamW keeps it.
+            held[parameters[parameter]][key] = value if value.ndim == 0 else value.to(self.device)
+        self.average = {name: value.to(self.device) for name, value in checkpoint.average.items()}
+        self.step, self.samples = state["step"], state["samples"]
+        self.stage, self.best = Stage(**state["stage"]), state["best"]
+        self.waited, self.done = state["waited"], state["done"]
+        if self.processes.first:
+            self.metrics.cut(state["metrics_bytes"])
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ask the loop to stop after this step; a second SIGINT stops at once."""
+
+        def ask(number: int, frame: Any) -> None:
+            if self._stop and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._stop = True
+
+        wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        try:
+            before = {number: signal.signal(number, ask) for number in wanted}
+        except ValueError:  # not the main thread: signals are somebody else's
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def load_recipe(folder: Path) -> Recipe[Any, Any]:
+    """The configuration of a run."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise TrainingError(f"{folder} holds no run: config.json is missing")
+    try:
+        plain = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise TrainingError(f"{path} is damaged: {error}") from error
+    return from_plain(plain, Recipe, "config.json")
+
+
+def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], Any]:
+    """A run's recipe and its model, with the best weights (averaged, if the run averages) or the newest."""
+    recipe = load_recipe(folder)
+    place = folder / "checkpoints"
+    for step in reversed(checkpoints.steps(place)):
+        checkpoint = checkpoints.read(checkpoints.path_of(place, step))
+        found = checkpoint.state.get("best") if best else None
+        if found and found["step"] != step:
+            checkpoint = checkpoints.read(checkpoints.path_of(place, found["step"]))
+        model = build_model(recipe.model)
+        model.load_state_dict(checkpoint.model)
+        if checkpoint.average:
+            model.load_state_dict(checkpoint.average, strict=False)
+        return recipe, model.eval()
+    raise TrainingError(f"{folder} has no checkpoint yet")
+
+
+def _differences(saved: Any, mine: Any, where: str = "") -> list[str]:
+    if isinstance(saved, dict) and isinstance(mine, dict):
+        names = sorted({*saved, *mine})
+        return [
+            d for name in names for d in _differences(saved.get(name), mine.get(name), f"{where}.{name}".strip("."))
+        ]
+    return [] if saved == mine else [f"{where} was {saved!r:.40}, is {mine!r:.40}"]

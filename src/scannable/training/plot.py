@@ -1,0 +1,53 @@
+"""Loss and error of runs, drawn."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from scannable.files import write_csv
+from scannable.training.logging import read_metrics
+
+
+def plot_runs(runs: list[Path], out: Path) -> None:
+    """Draw training loss and validation error of each run against its steps; the numbers go beside the picture."""
+    if not runs:
+        raise ValueError("no run to draw; give one folder or several")
+    found = {run: _metrics(run) for run in runs}
+    figure, (losses, errors) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for run, records in found.items():
+        train = [record for record in records if record["kind"] == "train"]
+        looked = [record for record in records if record["kind"] == "evaluation"]
+        losses.plot([r["step"] for r in train], [r["loss"] for r in train], label=run.name, linewidth=1)
+        (line,) = errors.plot([r["step"] for r in looked], [r["error"] for r in looked], ".-", label=run.name)
+        for record in records:
+            if record["kind"] == "stage":
+                errors.axvline(record["step"], color=line.get_color(), linewidth=0.5, linestyle=":")
+    losses.set(xlabel="step", ylabel="training loss (nats a token)", yscale="log")
+    errors.set(xlabel="step", ylabel="validation error at the current length", ylim=(-0.02, 1.02))
+    errors.text(
+        0.99, 0.98, "dotted: on to the next length", transform=errors.transAxes, ha="right", va="top", fontsize=8
+    )
+    for axes in (losses, errors):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=150)
+    plt.close(figure)
+    rows = [
+        [run.name, record["step"], record["kind"], record.get("length"), record.get("loss"), record.get("error")]
+        for run, records in found.items()
+        for record in records
+    ]
+    write_csv(out.with_suffix(".csv"), ["run", "step", "kind", "length", "loss", "error"], rows)
+
+
+def _metrics(run: Path) -> list[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{run} holds no run: metrics.jsonl is missing")
+    return read_metrics(path)
