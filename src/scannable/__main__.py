@@ -1,0 +1,5 @@
+"""`python -m scannable`, and `torchrun -m scannable`."""
+
+from scannable.cli import main
+
+main()

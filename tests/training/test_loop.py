@@ -1,0 +1,218 @@
+"""A run is a function of its recipe: interrupted, cut or spread over processes, it is the same run."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import scannable as sc
+from scannable.tasks import GroupTask
+from scannable.training import checkpoint as checkpoints
+from scannable.training.logging import read_metrics
+from scannable.training.loop import Interrupted, Run, TrainingError, load_recipe, load_trained
+from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+
+QUIET = Console(quiet=True)
+
+
+def recipe_of(**changes: Any) -> Recipe[Any, Any]:
+    config = sc.TransformerPSMConfig(6, 16, 2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1)
+    values: dict[str, Any] = {
+        "model": config,
+        "task": GroupTask("S3"),
+        "steps": 12,
+        "batch_tokens": 64,
+        "optimizer": Optimizer(warmup=3, weight_decay=0.1),
+        "curriculum": Curriculum((3, 5, 8), steps=4, revisit=0.3),
+        "evaluation": Evaluation(every=4, samples=16, lengths=(12,)),
+        "ema": 0.9,
+        "checkpoint_every": 5,
+        "log_every": 1,
+    }
+    return Recipe(**(values | changes))
+
+
+def end_of(folder: Path) -> tuple[Any, Any, str, str]:
+    """All that a run leaves behind that its recipe decides."""
+    last = checkpoints.read(checkpoints.path_of(folder / "checkpoints", checkpoints.steps(folder / "checkpoints")[-1]))
+    tensors = {**last.model, **last.optimizer, **{f"average {k}": v for k, v in last.average.items()}}
+    state = {key: value for key, value in last.state.items() if key != "versions"}
+    return tensors, state, (folder / "metrics.jsonl").read_text(), (folder / "result.json").read_text()
+
+
+def assert_same(one: Path, other: Path) -> None:
+    (tensors, *rest), (other_tensors, *other_rest) = end_of(one), end_of(other)
+    assert rest == other_rest
+    assert tensors.keys() == other_tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, other_tensors[name]), name
+
+
+def train(recipe: Recipe[Any, Any], folder: Path, **options: Any) -> dict[str, Any]:
+    return Run(recipe, folder, console=QUIET).train(**options)
+
+
+def test_equal_recipes_make_equal_runs(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        torch.rand(3)  # whatever else used torch's generator
+        train(recipe_of(), tmp_path / name)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("stops", [[1], [4], [5], [3, 4, 7, 11]])
+def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path: Path, stops: list[int]) -> None:
+    train(recipe_of(), tmp_path / "whole")
+    for stop in stops:
+        run = Run(recipe_of(), tmp_path / "parts", console=QUIET)
+        one_step = run._one_step
+
+        def stopping(length: int, run: Run = run, one_step: Any = one_step, stop: int = stop) -> Any:
+            if run.step + 1 == stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return one_step(length)
+
+        run._one_step = stopping  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.raises(Interrupted, match=f"stopped at step {stop} of 12"):
+            run.train(resume=True)
+    train(recipe_of(), tmp_path / "parts", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_that_lost_its_newest_checkpoint_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    train(recipe_of(), tmp_path / "whole")
+    train(recipe_of(), tmp_path / "damaged")
+    newest = checkpoints.path_of(tmp_path / "damaged" / "checkpoints", 12)
+    content = (newest / "model.safetensors").read_bytes()
+    (newest / "model.safetensors").write_bytes(content[:-1])
+    console = Console(record=True, file=io.StringIO(), width=200)
+    Run(recipe_of(), tmp_path / "damaged", console=console).train(resume=True)
+    assert "model.safetensors is not what was written" in console.export_text()
+    assert_same(tmp_path / "whole", tmp_path / "damaged")
+
+
+def test_a_finished_run_that_is_resumed_only_says_its_result(tmp_path: Path) -> None:
+    first = train(recipe_of(), tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert train(recipe_of(), tmp_path, resume=True) == first
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_an_early_stop_is_remembered(tmp_path: Path) -> None:
+    recipe = recipe_of(evaluation=Evaluation(every=2, samples=16, stop_below=1.1), curriculum=Curriculum((4,)))
+    assert train(recipe, tmp_path)["steps"] == 2
+    (tmp_path / "result.json").unlink()
+    assert train(recipe, tmp_path, resume=True)["steps"] == 2
+
+
+def test_patience_ends_a_run_that_does_not_get_better(tmp_path: Path) -> None:
+    still = Optimizer(learning_rate=1e-12, warmup=0)
+    evaluation = Evaluation(every=1, samples=16, patience=3)
+    recipe = recipe_of(steps=50, optimizer=still, evaluation=evaluation, curriculum=Curriculum((4,)), ema=0.0)
+    assert train(recipe, tmp_path)["steps"] < 30
+
+
+def test_the_samples_of_a_step_may_be_cut_for_memory(tmp_path: Path) -> None:
+    plain = recipe_of(model=replace(recipe_of().model, dropout=0.0))
+    losses = []
+    for parts in (1, 3):
+        train(replace(plain, accumulate=parts), tmp_path / str(parts))
+        losses.append(
+            [r["loss"] for r in read_metrics(tmp_path / str(parts) / "metrics.jsonl") if r["kind"] == "train"]
+        )
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+
+
+def test_several_processes_take_the_same_samples_and_have_the_same_loss(tmp_path: Path) -> None:
+    changes = {"model": replace(recipe_of().model, dropout=0.0), "steps": 6, "checkpoint_every": 3}
+    recipe = recipe_of(**changes)
+    train(recipe, tmp_path / "1")
+    # The same recipe in processes that torchrun starts.
+    script = tmp_path / "processes.py"
+    script.write_text(
+        "import sys, torch; from pathlib import Path; sys.path.insert(0, sys.argv[1]); torch.set_num_threads(1)\n"
+        "import test_loop as t; from dataclasses import replace\n"
+        "recipe = t.recipe_of(model=replace(t.recipe_of().model, dropout=0.0), steps=6, checkpoint_every=3)\n"
+        "t.train(recipe, Path(sys.argv[2]))\n"
+        "from scannable.training.processes import leave_processes; leave_processes()\n"
+    )
+    truth = [r for r in read_metrics(tmp_path / "1" / "metrics.jsonl") if r["kind"] == "train"]
+    for count in (2, 4):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+        where = [str(script), str(Path(__file__).parent), str(tmp_path / str(count))]
+        done = subprocess.run(
+            [*command, *where], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = [r for r in read_metrics(tmp_path / str(count) / "metrics.jsonl") if r["kind"] == "train"]
+        assert [r["length"] for r in found] == [r["length"] for r in truth]
+        for name in ("loss", "gradient_norm"):
+            torch.testing.assert_close([r[name] for r in found], [r[name] for r in truth], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["weights", "loss"])
+def test_what_is_not_finite_stops_before_the_weights_move(tmp_path: Path, where: str) -> None:
+    run = Run(recipe_of(), tmp_path, console=QUIET)
+    one_step = run._one_step
+
+    def poisoned(length: int) -> Any:
+        if run.step == 6:
+            with torch.no_grad():
+                next(iter(run.model.parameters()))[0 if where == "weights" else slice(None)] = float("nan")
+        return one_step(length)
+
+    run._one_step = poisoned  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TrainingError, match=r"step 7: the loss is nan.*the weights have not moved.*step 6 is good"):
+        run.train()
+    assert checkpoints.read(checkpoints.path_of(tmp_path / "checkpoints", 6)).state["step"] == 6
+
+
+def test_bfloat16_trains_with_float32_weights(tmp_path: Path) -> None:
+    run = Run(recipe_of(precision="bfloat16"), tmp_path, console=QUIET)
+    run.train()
+    assert {p.dtype for p in run.model.parameters()} == {torch.float32}
+
+
+def test_the_best_checkpoint_is_kept_and_loaded(tmp_path: Path) -> None:
+    result = train(recipe_of(keep=1), tmp_path)
+    best = result["best"]["step"]
+    assert set(checkpoints.steps(tmp_path / "checkpoints")) == {best, 12}
+    recipe, model = load_trained(tmp_path)
+    assert recipe == recipe_of(keep=1) == load_recipe(tmp_path)
+    kept = checkpoints.read(checkpoints.path_of(tmp_path / "checkpoints", best))
+    assert torch.equal(model.enc.weight, kept.average["enc.weight"])
+    _, newest = load_trained(tmp_path, best=False)
+    assert isinstance(newest, sc.TransformerPSM)
+
+
+def test_a_folder_with_a_run_is_not_overwritten_and_another_recipe_is_not_resumed(tmp_path: Path) -> None:
+    train(recipe_of(), tmp_path)
+    with pytest.raises(TrainingError, match="holds a run already; go on with --resume"):
+        train(recipe_of(), tmp_path)
+    with pytest.raises(TrainingError, match=r"another configuration \(steps was 12, is 20\)"):
+        train(recipe_of(steps=20), tmp_path, resume=True)
+    assert train(recipe_of(steps=20), tmp_path, resume=True, force=True)["steps"] == 12  # it had been done
+    with pytest.raises(TrainingError, match="holds no run"):
+        load_recipe(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(TrainingError, match=r"config\.json is damaged"):
+        load_recipe(tmp_path)
+
+
+def test_metrics_hold_what_the_recipe_decides_and_times_are_elsewhere(tmp_path: Path) -> None:
+    train(recipe_of(), tmp_path)
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    assert {r["kind"] for r in records} == {"train", "evaluation"}
+    assert not any("second" in name for record in records for name in record)
+    assert {"seconds", "tokens_per_second", "step"} == set(read_metrics(tmp_path / "timing.jsonl")[0])
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert [score["length"] for score in result["test"]] == [8, 12]
+    assert len(result["test"][1]["error_by_position"]) == 12
