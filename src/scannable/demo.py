@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -13,7 +12,7 @@ from scannable.experiments import scan_cost, streaming
 from scannable.recipes import demo as demo_recipe
 from scannable.scan import BinaryCounter, reference, scan
 from scannable.spd import CountedAgg, verify_duality
-from scannable.training.loop import Run
+from scannable.training.loop import Run, load_trained
 
 LETTERS = "abcdefgh"
 
@@ -41,10 +40,9 @@ def train_and_stream(folder: Path, console: Console) -> None:
     place = folder / "run"
     if place.exists():
         shutil.rmtree(place)
-    training = Run(recipe, place, console=console)
-    training.train()
+    Run(recipe, place, console=console).train()
+    _, model = load_trained(place)
     console.rule("[bold]One function")
-    model: Any = training.model.eval()
     report = verify_duality(model, recipe.task.batch("test", range(2), 100).tokens, dtype=torch.float64)
     console.print(str(report), highlight=False)
     console.rule("[bold]Streamed token by token")

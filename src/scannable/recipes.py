@@ -32,11 +32,12 @@ def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
     return Recipe(
         TransformerPSMConfig(5, width=64, chunk_length=1, agg_layers=1, inf_layers=1, heads=1),
         GroupTask("Z5"),
-        steps=600,
+        steps=800,
         batch_tokens=1024,
-        optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.0, warmup=50),
+        optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.0, warmup=50, schedule="constant"),
         curriculum=Curriculum((4, 8, 16), below=0.02),
-        evaluation=Evaluation(every=50, lengths=(32, 64)),
+        evaluation=Evaluation(every=100, lengths=(32, 64)),
+        ema=0.98,
     )
 
 

@@ -4,6 +4,7 @@ Three ways to the same prefixes: the static scan (Alg. 1), the counter that keep
 counter as Alg. 2 is printed, which folds all its roots anew at every step.
 """
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,3 +117,7 @@ def report(folder: Path) -> tuple[list[ScanCost], Path]:
     costs = measure()
     save_rows(costs, folder / "scan_cost.csv")
     return costs, save_figure(draw(costs), folder, "scan_cost")
+
+
+if __name__ == "__main__":
+    print(report(Path(sys.argv[1] if len(sys.argv) > 1 else "scan_cost"))[1])
