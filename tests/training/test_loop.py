@@ -216,3 +216,12 @@ def test_metrics_hold_what_the_recipe_decides_and_times_are_elsewhere(tmp_path: 
     result = json.loads((tmp_path / "result.json").read_text())
     assert [score["length"] for score in result["test"]] == [8, 12]
     assert len(result["test"][1]["error_by_position"]) == 12
+
+
+def test_a_model_too_small_for_its_task_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    small = recipe_of(task=GroupTask("S5"))
+    with pytest.raises(TrainingError, match=r"the task has 120 tokens, the model only 6; set --model.vocab-size 120"):
+        Run(small, tmp_path, console=QUIET)
+    narrow = recipe_of(model=replace(recipe_of().model, out_size=3))
+    with pytest.raises(TrainingError, match=r"the task has 6 answers, the model only 3; set --model.out-size 6"):
+        Run(narrow, tmp_path, console=QUIET)

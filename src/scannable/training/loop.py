@@ -78,6 +78,7 @@ class Run:
         self.device = torch.device(device)
         self.processes: Processes = join_processes()
         self.task: Task = recipe.task
+        _check_vocabulary(recipe)
         torch.manual_seed(recipe.seed)
         self.model: nn.Module = build_model(recipe.model).to(self.device)
         self.optimizer = adamw(self.model, recipe.optimizer)
@@ -442,6 +443,21 @@ def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], 
             model.load_state_dict(checkpoint.average, strict=False)
         return recipe, model.eval()
     raise TrainingError(f"{folder} has no checkpoint yet")
+
+
+def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:
+    """Refuse a model that cannot read the task's tokens, or cannot say its answers, before it is built."""
+    vocab_size = getattr(recipe.model, "vocab_size", None)
+    out_size = getattr(recipe.model, "out_size", None) or vocab_size
+    for name, have, need in (
+        ("vocab-size", vocab_size, recipe.task.vocab_size),
+        ("out-size", out_size, recipe.task.out_size),
+    ):
+        if have is not None and have < need:
+            raise TrainingError(
+                f"the task has {need} {'tokens' if name == 'vocab-size' else 'answers'}, the model only {have}; set "
+                f"--model.{name} {need}"
+            )
 
 
 def _differences(saved: Any, mine: Any, where: str = "") -> list[str]:
