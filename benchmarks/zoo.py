@@ -273,6 +273,22 @@ def main() -> None:
     for n in arguments.lengths:
         for what, candidates in (kernels(n) | layers(n)).items():
             compare(what, n, candidates, n)
+    if len(arguments.lengths) > 1:
+        # Is time linear in n? The two longest in turn, ours only.
+        short, long = sorted(arguments.lengths)[-2:]
+        groups = {n: kernels(n) | layers(n) for n in (short, long)}
+        for what in groups[short]:
+            if arguments.only in what:
+                runs = {n: groups[n][what][OURS] for n in (short, long)}
+                timed = {str(n): (lambda f=f: f().sum().backward()) for n, f in runs.items()}
+                best = best_of(8, timed)
+                ratio = (best[str(long)] / long) / (best[str(short)] / short)
+                print(
+                    f"{what:<22} time a token at {long} over that at {short}, forward+backward: {ratio:.3f}", flush=True
+                )
+                rows.append(
+                    [what, long, "forward+backward", f"scannable against itself at {short}", "", f"{ratio:.3f}"]
+                )
     compare("diagonal recurrence", 4096, diagonal_recurrence(), 4 * 4096)
     if arguments.only in "Mamba step":
         report("Mamba step", 1, "step", best_of(arguments.rounds, steps()), 20)

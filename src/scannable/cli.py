@@ -1,5 +1,6 @@
 """The command line: `scannable --help`."""
 
+import os
 import sys
 
 
@@ -41,6 +42,10 @@ def main() -> None:
         )
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as `head` does; and nothing is left to be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except Exception as error:
         if debug:
             raise

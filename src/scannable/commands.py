@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic
 import torch
 import tyro
 from rich.console import Console
+from tyro.conf import Positional
 
 from scannable.configuration import ConfigurationError, to_plain
 from scannable.demo import run as run_demo
@@ -22,7 +23,7 @@ from scannable.training.logging import Sink, TensorBoardSink, WandbSink
 from scannable.training.loop import Interrupted, Run, load_trained
 from scannable.training.plot import plot_runs
 from scannable.training.processes import leave_processes
-from scannable.training.recipe import M, Recipe, T
+from scannable.training.recipe import M, Recipe, T, check_batch_memory, positive
 from scannable.zoo import table
 
 
@@ -53,7 +54,7 @@ def recipes() -> None:
 
 
 def evaluate(
-    run: Path,
+    run: Positional[Path],
     lengths: tuple[int, ...] = (),
     samples: int | None = None,
     split: Split = "test",
@@ -67,10 +68,15 @@ def evaluate(
         split: train, validation or test.
     """
     recipe, model = load_trained(run)
+    lengths = lengths or (recipe.curriculum.lengths[-1],)
+    for name, number in (*(("lengths", length) for length in lengths), ("samples", samples)):
+        if number is not None:
+            positive(name, number, int)
+    check_batch_memory(recipe, lengths)
     if samples is None and not isinstance(recipe.task, TextTask):
         samples = 256
     print(f"{'length':>8}{'samples':>9}{'loss':>10}{'perplexity':>12}{'error':>9}{'bits/byte':>11}")
-    for length in lengths or (recipe.curriculum.lengths[-1],):
+    for length in lengths:
         score = measure(
             model, recipe.task, split, length, samples, batch_tokens=recipe.batch_tokens, precision=recipe.precision
         )
@@ -83,7 +89,12 @@ def evaluate(
 
 
 def generate(
-    run: Path, prompt: str = "", tokens: int = 200, temperature: float = 0.8, top_k: int | None = None, seed: int = 0
+    run: Positional[Path],
+    prompt: str = "",
+    tokens: int = 200,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    seed: int = 0,
 ) -> None:
     """Stream text, or tokens, from a trained run.
 
@@ -115,7 +126,7 @@ def generate(
     print()
 
 
-def verify(run: Path, length: int = 300, batch: int = 2) -> None:
+def verify(run: Positional[Path], length: int = 300, batch: int = 2) -> None:
     """Check that a trained model is one function: in parallel, by prefill in any split, and step by step.
 
     Args:
@@ -131,7 +142,7 @@ def verify(run: Path, length: int = 300, batch: int = 2) -> None:
         sys.exit(1)
 
 
-def plot(runs: tuple[Path, ...], out: Path = Path("plot.png")) -> None:
+def plot(runs: Positional[tuple[Path, ...]], out: Path = Path("plot.png")) -> None:
     """Draw loss and validation error of one or several runs.
 
     Args:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,8 +25,8 @@ def configurable(kind: C) -> C:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: what was probably meant, and what there is."""
-    known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    known = [str(one) for one in known]
+    close = difflib.get_close_matches(name if isinstance(name, str) else "", known, n=1, cutoff=0.5)
     meant = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{meant} known: {', '.join(known)}"
 
@@ -44,26 +45,39 @@ def to_plain(value: Any) -> Any:
 
 def from_plain(plain: Any, expected: Any = Any, where: str = "the configuration") -> Any:
     """The inverse of `to_plain`; `expected` is the type that has to come out."""
-    if isinstance(plain, dict) and "kind" in plain:
-        return _record(plain, expected, where)
+    try:
+        return _read(plain, expected, where)
+    except RecursionError:
+        raise ConfigurationError(f"{where} is nested too deeply") from None
+
+
+def _read(plain: Any, expected: Any, where: str) -> Any:
+    options = _options(expected)
+    records = {kind.__name__: kind for kind in options if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
+    anything = any(option is Any or isinstance(option, TypeVar) for option in options)
+    if isinstance(plain, dict) and "kind" in plain and (records or anything):
+        return _record(plain, records or _kinds, where)
     return _checked(plain, expected, where)
 
 
-def _record(plain: dict[str, Any], expected: Any, where: str) -> Any:
-    known = dict(_kinds)
-    options = [kind for kind in _options(expected) if dataclasses.is_dataclass(kind)]
-    known |= {kind.__name__: kind for kind in options if isinstance(kind, type)}
-    kind = known.get(plain["kind"]) if isinstance(plain["kind"], str) else None
-    if kind is None or (options and kind not in options):
-        raise ConfigurationError(f"{where} is of the unknown kind {plain['kind']!r:.60}{nearest(plain['kind'], known)}")
+def _record(plain: dict[str, Any], known: dict[str, type], where: str) -> Any:
+    name = plain["kind"]
+    kind: Any = known.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ConfigurationError(f"{where} cannot be of the kind {_shown(name)}{nearest(name, known)}")
     hints = get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = [name for name in plain if name != "kind" and name not in fields]
     if unknown:
-        raise ConfigurationError(f"{where} has no field {unknown[0]!r:.60}{nearest(unknown[0], fields)}")
-    values = {
-        name: from_plain(value, hints[name], f"{where}.{name}") for name, value in plain.items() if name != "kind"
-    }
+        raise ConfigurationError(f"{where} has no field {_shown(unknown[0])}{nearest(unknown[0], fields)}")
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in plain and field.default is field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigurationError(f"{where} lacks the field {missing[0]!r} of a {kind.__name__}")
+    values = {name: _read(value, hints[name], f"{where}.{name}") for name, value in plain.items() if name != "kind"}
     try:
         return kind(**values)
     except (TypeError, ValueError, OverflowError) as error:
@@ -80,20 +94,45 @@ def _checked(value: Any, expected: Any, where: str) -> Any:
         fits, result = _fit(value, option, where)
         if fits:
             return result
+    if get_origin(expected) is Literal:
+        raise ConfigurationError(f"{where}={_shown(value)} is unknown{nearest(value, get_args(expected))}")
     shown = expected.__name__ if isinstance(expected, type) else str(expected).replace("typing.", "")
-    raise ConfigurationError(f"{where}={value!r:.60} is no {shown}")
+    raise ConfigurationError(f"{where}={_shown(value)} is no {shown}")
+
+
+def _shown(value: Any) -> str:
+    """Enough of a value to recognise it; an int of thousands of digits has no text."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:
+        return f"({type(value).__name__} too long to show)"
+
+
+def _number(value: float, kind: type, where: str) -> float:
+    """A number to calculate with: whole and of 64 bits, or a finite float."""
+    try:
+        number = kind(value)
+        fits = -(2**63) <= value < 2**63 if kind is int else math.isfinite(number)
+    except OverflowError:
+        number, fits = 0, False
+    if not fits:
+        raise ConfigurationError(
+            f"{where}={_shown(value)} is {'out of the range of 64 bits' if kind is int else 'not finite'}"
+        )
+    return number
 
 
 def _fit(value: Any, option: Any, where: str) -> tuple[bool, Any]:
     origin, inner = get_origin(option), get_args(option)
-    if option is Any or isinstance(option, type(dataclasses.MISSING)):
+    if option is Any:
         return True, value
     if option is type(None):
         return value is None, None
     if origin is Literal:
         return value in inner and type(value) in {type(item) for item in inner}, value
-    if option is float:
-        return type(value) in (int, float), float(value) if type(value) in (int, float) else None
+    if option is float or option is int:
+        fits = type(value) is int or (option is float and type(value) is float)
+        return fits, _number(value, option, where) if fits else None
     if option is Path:
         return isinstance(value, str | Path), Path(value) if isinstance(value, str | Path) else None
     if origin in (tuple, list):
@@ -103,13 +142,11 @@ def _fit(value: Any, option: Any, where: str) -> tuple[bool, Any]:
         if each is None and len(inner) != len(value):
             return False, None
         kinds = [each] * len(value) if each is not None else list(inner)
-        items = [
-            from_plain(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))
-        ]
+        items = [_read(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))]
         return True, origin(items)
     if origin is dict:
         return isinstance(value, dict), value
-    if isinstance(option, type) and option in (int, str, bool):
+    if option is str or option is bool:
         return type(value) is option, value
     if isinstance(option, type):
         return isinstance(value, option), value

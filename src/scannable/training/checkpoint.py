@@ -103,9 +103,12 @@ def read(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is whole but cannot be understood: {error!r:.200}") from error
 
 
-def prune(folder: Path, keep: int, also: int | None) -> None:
-    """Delete all but the newest `keep` checkpoints and the one of step `also`, if the newest one reads back whole."""
-    present = steps(folder)
+def prune(folder: Path, keep: int, also: int | None, newest: int | None = None) -> None:
+    """Delete all but the newest `keep` checkpoints and the one of step `also`, if the newest one reads back whole.
+
+    Those after `newest`, if it is given, do not count: the run has gone on from before them, so they are damaged.
+    """
+    present = [step for step in steps(folder) if newest is None or step <= newest]
     if not present:
         return
     _verified(path_of(folder, present[-1]))
@@ -144,8 +147,9 @@ def _verified(path: Path) -> dict[str, bytes]:
     """The contents of all files of a checkpoint, if they are what was written."""
     try:
         manifest = (path / MANIFEST).read_bytes()
-        names = list(json.loads(manifest)["files"])
-        if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        known: Any = json.loads(manifest)["files"]
+        names = list(known)
+        if not isinstance(known, dict) or any(Path(name).name != name or name == MANIFEST for name in names):
             raise CheckpointError(f"{path}: {MANIFEST} is damaged")
         contents = {name: (path / name).read_bytes() for name in names}
     except FileNotFoundError as error:
@@ -157,7 +161,7 @@ def _verified(path: Path) -> dict[str, bytes]:
     # The whole manifest is computed anew: it is right to the last bit, and of this step, or it is not believed.
     expected = _manifest(int(path.name[5:]), contents)
     if expected != manifest:
-        known, found = (json.loads(text)["files"] for text in (manifest, expected))
+        found = json.loads(expected)["files"]
         wrong = [name for name in names if known[name] != found[name]]
         raise CheckpointError(f"{path}: {', '.join(wrong) or MANIFEST} is not what was written (truncated or changed)")
     return contents

@@ -4,7 +4,9 @@
 `timing.jsonl`.
 """
 
+import contextlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,8 +34,23 @@ class Metrics:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, record: dict[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(record, sort_keys=True) + "\n")
+        before = self.size
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record, sort_keys=True) + "\n")
+        except OSError as error:
+            # Half a line would spoil the next one.
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, before)
+            raise OSError(
+                error.errno, f"{self.path} could not be written: {error.strerror}; make room, then resume"
+            ) from error
+
+    def flush(self) -> None:
+        """To the disk, so that it survives what a checkpoint survives."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def cut(self, size: int) -> None:
         """Forget what was written after the first `size` bytes: the run will write it again."""

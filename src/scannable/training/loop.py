@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +30,7 @@ from scannable.training.curriculum import Stage
 from scannable.training.evaluation import Score, Text, autocast, evaluate
 from scannable.training.logging import Display, Metrics, Sink
 from scannable.training.processes import Processes, join_processes
-from scannable.training.recipe import Recipe
+from scannable.training.recipe import Recipe, check_memory
 from scannable.training.schedule import adamw, learning_rate
 
 
@@ -79,6 +80,7 @@ class Run:
         self.processes: Processes = join_processes()
         self.task: Task = recipe.task
         _check_vocabulary(recipe)
+        check_memory(recipe, self.device)
         torch.manual_seed(recipe.seed)
         self.model: nn.Module = build_model(recipe.model).to(self.device)
         self.optimizer = adamw(self.model, recipe.optimizer)
@@ -291,7 +293,7 @@ class Run:
             "test": [asdict(score) for score in scores],
         }
         if self.processes.first:
-            write_whole(self.folder / "result.json", json.dumps(result, indent=1).encode() + b"\n")
+            write_whole(self.folder / "result.json", json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
         self.processes.wait()
         return result
 
@@ -327,10 +329,13 @@ class Run:
                 "recipe": to_plain(self.recipe),
                 "versions": {"torch": torch.__version__},
             }
+            # A checkpoint that outlives a power cut needs the metrics that it counts.
+            self.metrics.flush()
             checkpoints.write(
                 self.checkpoints, Checkpoint(self.step, self.model.state_dict(), moments, state, self.average)
             )
-            checkpoints.prune(self.checkpoints, self.recipe.keep, self.best["step"] if self.best else None)
+            best = self.best["step"] if self.best else None
+            checkpoints.prune(self.checkpoints, self.recipe.keep, best, newest=self.step)
         self.processes.wait()
 
     def _prepare_folder(self, resume: bool, force: bool) -> None:
@@ -344,8 +349,11 @@ class Run:
                 write_whole(known, json.dumps(to_plain(self.recipe), indent=1).encode() + b"\n")
             self.processes.wait()
             return
-        if self.processes.first and self.checkpoints.is_dir():
-            checkpoints.tidy(self.checkpoints)
+        if self.processes.first:
+            if self.checkpoints.is_dir():
+                checkpoints.tidy(self.checkpoints)
+            for path in self.folder.glob(".*.json.*"):  # what `write_whole` was killed in
+                path.unlink()
         self.processes.wait()
         checkpoint = self._newest()
         if checkpoint is None:
@@ -365,7 +373,7 @@ class Run:
             try:
                 return checkpoints.read(checkpoints.path_of(self.checkpoints, step))
             except CheckpointError as error:
-                self.console.print(f"[yellow]skipped:[/] {error}", highlight=False)
+                self.console.print(f"[yellow]skipped:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         if checkpoints.steps(self.checkpoints):
             raise TrainingError(f"no checkpoint in {self.checkpoints} is whole; start anew in another folder")
         return None

@@ -3,11 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 from scannable.files import write_csv
 from scannable.training.logging import read_metrics
@@ -17,13 +13,16 @@ def plot_runs(runs: list[Path], out: Path) -> None:
     """Draw training loss and validation error of each run against its steps; the numbers go beside the picture."""
     if not runs:
         raise ValueError("no run to draw; give one folder or several")
-    found = {run: _metrics(run) for run in runs}
-    figure, (losses, errors) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for run, records in found.items():
+    once = list(dict.fromkeys(runs))
+    names = [run.name for run in once]
+    found = {run.name if names.count(run.name) == 1 else str(run): _metrics(run) for run in once}
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    losses, errors = figure.subplots(1, 2)
+    for name, records in found.items():
         train = [record for record in records if record["kind"] == "train"]
         looked = [record for record in records if record["kind"] == "evaluation"]
-        losses.plot([r["step"] for r in train], [r["loss"] for r in train], label=run.name, linewidth=1)
-        (line,) = errors.plot([r["step"] for r in looked], [r["error"] for r in looked], ".-", label=run.name)
+        losses.plot([r["step"] for r in train], [r["loss"] for r in train], label=name, linewidth=1)
+        (line,) = errors.plot([r["step"] for r in looked], [r["error"] for r in looked], ".-", label=name)
         for record in records:
             if record["kind"] == "stage":
                 errors.axvline(record["step"], color=line.get_color(), linewidth=0.5, linestyle=":")
@@ -37,10 +36,9 @@ def plot_runs(runs: list[Path], out: Path) -> None:
         axes.legend()
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
-    plt.close(figure)
     rows = [
-        [run.name, record["step"], record["kind"], record.get("length"), record.get("loss"), record.get("error")]
-        for run, records in found.items()
+        [name, record["step"], record["kind"], record.get("length"), record.get("loss"), record.get("error")]
+        for name, records in found.items()
         for record in records
     ]
     write_csv(out.with_suffix(".csv"), ["run", "step", "kind", "length", "loss", "error"], rows)
@@ -50,4 +48,19 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise ValueError(f"{run} holds no run: metrics.jsonl is missing")
-    return read_metrics(path)
+    try:
+        records = read_metrics(path)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    for number, record in enumerate(records, 1):
+        if not _whole(record):
+            raise ValueError(f"{path}, line {number} is damaged: {str(record)[:80]!r}")
+    return records
+
+
+def _whole(record: Any) -> bool:
+    """Whether all that is drawn is there, and is a number."""
+    if not isinstance(record, dict) or record.get("kind") not in ("train", "evaluation", "stage"):
+        return False
+    drawn = {"train": ("step", "loss"), "evaluation": ("step", "error"), "stage": ("step",)}[record["kind"]]
+    return all(type(record.get(name)) in (int, float) for name in drawn)

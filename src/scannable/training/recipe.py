@@ -1,12 +1,24 @@
 """What a run is: frozen dataclasses all the way down, every field of which can be set from the command line."""
 
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from scannable.configuration import configurable
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+
+from scannable.configuration import ConfigurationError, configurable
+from scannable.model_file import build_model
 
 M = TypeVar("M")
 T = TypeVar("T")
+
+MOST_TENSORS = 20_000
+"""Of a model; each is an object, and takes time and memory even when it is small."""
 
 
 @configurable
@@ -56,6 +68,8 @@ class Curriculum:
             positive("lengths", length, int)
         if not 0 <= self.revisit < 1:
             raise ValueError(f"revisit={self.revisit!r} must lie in [0, 1)")
+        if self.below is not None:
+            positive("below", self.below, float)
         if self.steps is not None:
             positive("steps", self.steps, int)
         if len(self.lengths) > 1 and self.below is None and self.steps is None:
@@ -82,6 +96,8 @@ class Evaluation:
         positive("samples", self.samples, int)
         for length in self.lengths:
             positive("lengths", length, int)
+        if self.stop_below is not None:
+            positive("stop_below", self.stop_below, float)
         if self.patience is not None:
             positive("patience", self.patience, int)
 
@@ -114,6 +130,10 @@ class Recipe(Generic[M, T]):
     log_every: int = 10
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, type) or not is_dataclass(self.model):
+            raise ValueError(f"model={self.model!r:.60} is no configuration of a model")
+        if not callable(getattr(self.task, "batch", None)):
+            raise ValueError(f"task={self.task!r:.60} is no task: it has no `batch`")
         for name in ("steps", "batch_tokens", "accumulate", "checkpoint_every", "keep", "log_every"):
             positive(name, getattr(self, name), int)
         if not 0 <= self.ema < 1:
@@ -131,3 +151,76 @@ def positive(name: str, value: Any, kind: type) -> None:
         raise ValueError(f"{name}={value!r} must be a number above 0")
     if not 0 < value < float("inf"):
         raise ValueError(f"{name}={value!r} must be above 0")
+    if kind is int and value >= 2**63:
+        raise ValueError(f"{name}={value!r:.60} is out of the range of 64 bits")
+
+
+def check_memory(recipe: Recipe[Any, Any], device: str | torch.device = "cpu") -> None:
+    """Refuse a run that cannot fit, before anything of it is allocated: the bounds are what it needs at the least."""
+    # Weights, their gradient, the two moments of AdamW, and the average.
+    check_model_memory(recipe.model, 5 if recipe.ema else 4, device)
+    check_batch_memory(recipe, (*recipe.curriculum.lengths, *recipe.evaluation.lengths), device)
+
+
+def check_model_memory(config: Any, copies: int = 1, device: str | torch.device = "cpu") -> None:
+    """Refuse a model of whose weights this many copies do not fit; it is built without memory to count them."""
+    too_large = f"the model of this {type(config).__name__} is too large"
+    limit, held, tensors = memory_of(device), 0, 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal held, tensors
+        held, tensors = held + parameter.nbytes, tensors + 1
+        if copies * held > limit:
+            times = f", {copies} times with gradient and optimizer" if copies > 1 else ""
+            raise ConfigurationError(
+                f"{too_large}: its weights take {held / 1e9:,.1f} GB or more{times}; there are {limit / 1e9:,.1f} GB"
+            )
+        if tensors > MOST_TENSORS:
+            raise ConfigurationError(f"{too_large}: its weights are more than {MOST_TENSORS:,} tensors")
+
+    # At every parameter and not at the end, which a model of a billion layers would never reach.
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"), _WithoutValues():
+            build_model(config)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        # Whatever else is wrong will be said by the one who builds the model in earnest.
+        if "overflow" in str(error).lower():
+            raise ConfigurationError(f"{too_large}: {str(error).splitlines()[0]}") from error
+    finally:
+        hook.remove()
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Leaves out `normal_`, for which torch would import half of its compiler on the meta device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", None) == "normal_":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def check_batch_memory(recipe: Recipe[Any, Any], lengths: Iterable[int], device: str | torch.device = "cpu") -> None:
+    """Refuse a length of which not even tokens and targets of a step, or the outputs of an evaluation, fit."""
+    outputs = getattr(recipe.model, "out_size", None) or getattr(recipe.model, "vocab_size", 0)
+    limit = memory_of(device)
+    for length in lengths:
+        rows = recipe.samples(length)
+        needed = length * max(16 * rows, (16 + 4 * outputs) * min(rows, recipe.evaluation.samples))
+        if needed > limit:
+            raise ConfigurationError(
+                f"a batch of {rows:,} x {length:,} tokens takes {needed / 1e9:,.1f} GB or more, and there are "
+                f"{limit / 1e9:,.1f} GB; choose a smaller length or batch_tokens"
+            )
+
+
+def memory_of(device: str | torch.device) -> int:
+    """Bytes that the device has, used or not; no more than this process may have."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    allowed = Path("/sys/fs/cgroup/memory.max")
+    text = allowed.read_text().strip() if allowed.is_file() else ""
+    return min(whole, int(text)) if text.isdigit() else whole
