@@ -23,7 +23,7 @@ from scannable.training.logging import Sink, TensorBoardSink, WandbSink
 from scannable.training.loop import Interrupted, Run, load_trained
 from scannable.training.plot import plot_runs
 from scannable.training.processes import leave_processes
-from scannable.training.recipe import M, Recipe, T, check_batch_memory, positive
+from scannable.training.recipe import M, Recipe, T, check_batch_memory, check_samples, positive
 from scannable.zoo import table
 
 
@@ -33,6 +33,7 @@ def demo(out: Path = Path("demo")) -> None:
     Args:
         out: folder for the report: figures, their numbers, and the run itself.
     """
+    out.mkdir(parents=True, exist_ok=True)  # before a minute of work for it
     run_demo(out, Console())
 
 
@@ -197,6 +198,7 @@ def train(arguments: list[str]) -> None:
         return [*chosen, WandbSink(folder, to_plain(settings.recipe))] if settings.wandb else chosen
 
     run = Run(settings.recipe, folder, console=console, device=settings.device, sinks=sinks)
+    check_samples(settings.recipe)
     again = " ".join(["scannable train", name, *[a for a in rest if a != "--resume"], "--resume"])
     try:
         result = run.train(resume=settings.resume, force=settings.force)

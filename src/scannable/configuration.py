@@ -10,6 +10,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 C = TypeVar("C", bound=type)
 
+DEEPEST = 20
+"""Lists and dicts in one another, where anything may stand."""
+
 _kinds: dict[str, type] = {}
 
 
@@ -122,10 +125,25 @@ def _number(value: float, kind: type, where: str) -> float:
     return number
 
 
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    """What JSON can hold, where anything may stand."""
+    if depth > DEEPEST:
+        raise ConfigurationError(f"{where:.60} is nested too deeply")
+    if type(value) in (int, float):
+        return _number(value, type(value), where)
+    if value is None or type(value) in (bool, str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(type(key) is str for key in value):
+        return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+    raise ConfigurationError(f"{where}={_shown(value)} is nothing that JSON can hold")
+
+
 def _fit(value: Any, option: Any, where: str) -> tuple[bool, Any]:
     origin, inner = get_origin(option), get_args(option)
-    if option is Any:
-        return True, value
+    if option is Any or isinstance(option, TypeVar):
+        return True, _plain(value, where)
     if option is type(None):
         return value is None, None
     if origin is Literal:
@@ -145,7 +163,7 @@ def _fit(value: Any, option: Any, where: str) -> tuple[bool, Any]:
         items = [_read(item, kind, f"{where}[{i}]") for i, (item, kind) in enumerate(zip(value, kinds, strict=True))]
         return True, origin(items)
     if origin is dict:
-        return isinstance(value, dict), value
+        return isinstance(value, dict), _plain(value, where)
     if option is str or option is bool:
         return type(value) is option, value
     if isinstance(option, type):

@@ -431,7 +431,7 @@ def load_recipe(folder: Path) -> Recipe[Any, Any]:
         raise TrainingError(f"{folder} holds no run: config.json is missing")
     try:
         plain = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrainingError(f"{path} is damaged: {error}") from error
     return from_plain(plain, Recipe, "config.json")
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
+from scannable import model_file
 from scannable.configuration import ConfigurationError, configurable
-from scannable.model_file import build_model
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -130,8 +130,8 @@ class Recipe(Generic[M, T]):
     log_every: int = 10
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, type) or not is_dataclass(self.model):
-            raise ValueError(f"model={self.model!r:.60} is no configuration of a model")
+        if all(type(self.model) is not kind for _, kind in model_file._models.values()):
+            raise ValueError(f"model={self.model!r:.60} is no configuration of a model that is known (register_model)")
         if not callable(getattr(self.task, "batch", None)):
             raise ValueError(f"task={self.task!r:.60} is no task: it has no `batch`")
         for name in ("steps", "batch_tokens", "accumulate", "checkpoint_every", "keep", "log_every"):
@@ -167,14 +167,17 @@ def check_model_memory(config: Any, copies: int = 1, device: str | torch.device 
     too_large = f"the model of this {type(config).__name__} is too large"
     limit, held, tensors = memory_of(device), 0, 0
 
+    def compare(nbytes: int, times: int) -> None:
+        if times * nbytes > limit:
+            every = f", {times} times with gradient and optimizer" if times > 1 else ""
+            raise ConfigurationError(
+                f"{too_large}: its weights take {nbytes / 1e9:,.1f} GB or more{every}; there are {limit / 1e9:,.1f} GB"
+            )
+
     def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         nonlocal held, tensors
         held, tensors = held + parameter.nbytes, tensors + 1
-        if copies * held > limit:
-            times = f", {copies} times with gradient and optimizer" if copies > 1 else ""
-            raise ConfigurationError(
-                f"{too_large}: its weights take {held / 1e9:,.1f} GB or more{times}; there are {limit / 1e9:,.1f} GB"
-            )
+        compare(held, 1)
         if tensors > MOST_TENSORS:
             raise ConfigurationError(f"{too_large}: its weights are more than {MOST_TENSORS:,} tensors")
 
@@ -182,7 +185,9 @@ def check_model_memory(config: Any, copies: int = 1, device: str | torch.device 
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"), _WithoutValues():
-            build_model(config)
+            model: nn.Module = model_file.build_model(config)
+        # Tied weights count once.
+        compare(sum(parameter.nbytes for parameter in model.parameters()), copies)
     except ConfigurationError:
         raise
     except Exception as error:
@@ -214,6 +219,20 @@ def check_batch_memory(recipe: Recipe[Any, Any], lengths: Iterable[int], device:
                 f"a batch of {rows:,} x {length:,} tokens takes {needed / 1e9:,.1f} GB or more, and there are "
                 f"{limit / 1e9:,.1f} GB; choose a smaller length or batch_tokens"
             )
+
+
+def check_samples(recipe: Recipe[Any, Any]) -> None:
+    """Let the task say now what it cannot give, instead of at the end of a long run."""
+    task, trained = recipe.task, recipe.curriculum.lengths
+    for split, lengths in (
+        ("train", trained),
+        ("validation", trained),
+        ("test", (*recipe.evaluation.lengths, trained[-1])),
+    ):
+        for length in lengths:
+            # A text is evaluated in windows, the last of which may be longer than what is left.
+            if split == "train" or not hasattr(task, "windows"):
+                task.batch(split, range(1), length)
 
 
 def memory_of(device: str | torch.device) -> int:
