@@ -29,6 +29,7 @@ bench: setup
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/zoo.py
+	$(BIN)/python benchmarks/faults.py
 
 
 clean:
