@@ -6,7 +6,7 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
-CHECKED = ["scannable.affine", "scannable.nn", "scannable.psm", "scannable.spd"]
+CHECKED = ["scannable.affine", "scannable.baselines", "scannable.nn", "scannable.psm", "scannable.spd"]
 install_import_hook(CHECKED, "beartype.beartype")
 torch.set_num_threads(1)
 

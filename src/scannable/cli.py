@@ -35,6 +35,7 @@ def main() -> None:
                 "verify": commands.verify,
                 "plot": commands.plot,
                 "zoo": commands.zoo,
+                "reproduce": commands.reproduce,
             },
             args=arguments,
             prog="scannable",

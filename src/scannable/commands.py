@@ -1,10 +1,12 @@
 """What each command of `scannable` does; `cli.py` finds it."""
 
 import math
+import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any, Generic, Literal
 
 import torch
 import tyro
@@ -13,6 +15,8 @@ from tyro.conf import Positional
 
 from scannable.configuration import ConfigurationError, to_plain
 from scannable.demo import run as run_demo
+from scannable.experiments.laboratory import Laboratory, Profile
+from scannable.experiments.reproduce import ABOUT, Name, perform
 from scannable.generation import generate as stream
 from scannable.recipes import RECIPES, recipe_named
 from scannable.spd import verify_duality
@@ -152,6 +156,51 @@ def plot(runs: Positional[tuple[Path, ...]], out: Path = Path("plot.png")) -> No
     """
     plot_runs(list(runs), out)
     print(f"written to {out} and {out.with_suffix('.csv')}")
+
+
+def reproduce(
+    experiment: Positional[Name | Literal["all"]],
+    profile: Profile = "laptop",
+    out: Path = Path("results"),
+    runs: Path = Path("runs/reproduce"),
+    workers: int | None = None,
+    device: str = "cpu",
+    data: str = "stdlib",
+    tokenizer: str | None = None,
+) -> None:
+    """Run an experiment of the paper: train or measure all it needs, and write table, figure and a page about them.
+
+    Interrupted, it has saved itself; the same command goes on.
+
+    Args:
+        experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
+            token), spd (complexity classes), or all of them.
+        profile: smoke takes seconds and shows that it works; laptop takes up to two hours an experiment on two CPU
+            cores; paper is the paper's size, for a GPU.
+        out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
+        runs: folder of the training runs.
+        workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
+        device: such as cuda.
+        data: text for wikitext: stdlib, a file or folder, or a WikiText folder.
+        tokenizer: for wikitext: bytes, bpe, or a folder with a tokenizer.json.
+    """
+    chosen: list[Name] = list(ABOUT) if experiment == "all" else [experiment]
+    if workers is None:
+        workers = 1 if profile == "smoke" or device != "cpu" else min(2, os.cpu_count() or 1)
+    positive("workers", workers, int)
+    # As Ctrl-C: whatever is being trained saves itself first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console()
+    for name in chosen:
+        results = out / name if profile == "laptop" else out / name / profile
+        lab = Laboratory(name, profile, results, runs / name / profile, console, workers, device, data, tokenizer)
+        console.print(f"{name}: {ABOUT[name]} ({profile})", highlight=False)
+        try:
+            perform(name, lab)
+        except (Interrupted, KeyboardInterrupt) as stopped:
+            console.print(f"{name}: interrupted; {stopped or 'the same command goes on'}", highlight=False)
+            sys.exit(130)
+        console.print(f"{name}: written to {lab.results}", highlight=False)
 
 
 @dataclass(frozen=True)

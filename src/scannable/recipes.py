@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import scannable.baselines  # noqa: F401  (a configuration may name its models)
 from scannable.affine import ZooConfig
 from scannable.configuration import ConfigurationError, nearest
 from scannable.psm import TransformerPSMConfig
@@ -35,7 +36,7 @@ def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
         steps=800,
         batch_tokens=1024,
         optimizer=Optimizer(learning_rate=2e-3, weight_decay=0.0, warmup=50, schedule="constant"),
-        curriculum=Curriculum((4, 8, 16), below=0.02),
+        curriculum=Curriculum((4, 8, 16), below=(0.02,)),
         evaluation=Evaluation(every=100, lengths=(32, 64)),
         ema=0.98,
     )
@@ -50,7 +51,7 @@ def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
         steps=20_000,
         batch_tokens=1024,
         optimizer=Optimizer(weight_decay=0.0, schedule="constant"),
-        curriculum=Curriculum((2, 3, 4, 6, 8, 12, 18), below=0.01, revisit=0.1),
+        curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.01,), revisit=0.1),
         evaluation=Evaluation(every=250, lengths=(32, 64, 128, 180)),
     )
 

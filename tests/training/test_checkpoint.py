@@ -75,11 +75,11 @@ def test_files_of_another_step_are_noticed(tmp_path: Path) -> None:
 def test_an_old_one_goes_only_when_the_newest_reads_back(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         checkpoints.write(tmp_path, some(step))
-    checkpoints.prune(tmp_path, 2, also=1)
+    checkpoints.prune(tmp_path, 2, also=[1])
     assert checkpoints.steps(tmp_path) == [1, 3, 4]
     (tmp_path / "step-00000004" / "state.json").write_text("{}")
     with pytest.raises(CheckpointError):
-        checkpoints.prune(tmp_path, 1, also=None)
+        checkpoints.prune(tmp_path, 1)
     assert checkpoints.steps(tmp_path) == [1, 3, 4]
 
 

@@ -25,7 +25,9 @@ QUIET = Console(quiet=True)
 
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
-    config = sc.TransformerPSMConfig(6, 16, 2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1)
+    config = sc.TransformerPSMConfig(
+        6, 16, 2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1, state_noise=0.1, agg_from_inf=True
+    )
     values: dict[str, Any] = {
         "model": config,
         "task": GroupTask("S3"),
@@ -121,7 +123,7 @@ def test_patience_ends_a_run_that_does_not_get_better(tmp_path: Path) -> None:
 
 
 def test_the_samples_of_a_step_may_be_cut_for_memory(tmp_path: Path) -> None:
-    plain = recipe_of(model=replace(recipe_of().model, dropout=0.0))
+    plain = recipe_of(model=replace(recipe_of().model, dropout=0.0, state_noise=0.0))
     losses = []
     for parts in (1, 3):
         train(replace(plain, accumulate=parts), tmp_path / str(parts))
@@ -132,7 +134,7 @@ def test_the_samples_of_a_step_may_be_cut_for_memory(tmp_path: Path) -> None:
 
 
 def test_several_processes_take_the_same_samples_and_have_the_same_loss(tmp_path: Path) -> None:
-    changes = {"model": replace(recipe_of().model, dropout=0.0), "steps": 6, "checkpoint_every": 3}
+    changes = {"model": replace(recipe_of().model, dropout=0.0, state_noise=0.0), "steps": 6, "checkpoint_every": 3}
     recipe = recipe_of(**changes)
     train(recipe, tmp_path / "1")
     # The same recipe in processes that torchrun starts.
@@ -140,7 +142,7 @@ def test_several_processes_take_the_same_samples_and_have_the_same_loss(tmp_path
     script.write_text(
         "import sys, torch; from pathlib import Path; sys.path.insert(0, sys.argv[1]); torch.set_num_threads(1)\n"
         "import test_loop as t; from dataclasses import replace\n"
-        "recipe = t.recipe_of(model=replace(t.recipe_of().model, dropout=0.0), steps=6, checkpoint_every=3)\n"
+        "recipe = t.recipe_of(model=replace(t.recipe_of().model, dropout=0.0, state_noise=0.0), steps=6, checkpoint_every=3)\n"
         "t.train(recipe, Path(sys.argv[2]))\n"
         "from scannable.training.processes import leave_processes; leave_processes()\n"
     )
@@ -210,7 +212,7 @@ def test_a_folder_with_a_run_is_not_overwritten_and_another_recipe_is_not_resume
 def test_metrics_hold_what_the_recipe_decides_and_times_are_elsewhere(tmp_path: Path) -> None:
     train(recipe_of(), tmp_path)
     records = read_metrics(tmp_path / "metrics.jsonl")
-    assert {r["kind"] for r in records} == {"train", "evaluation"}
+    assert {r["kind"] for r in records} == {"train", "evaluation", "stage"}
     assert not any("second" in name for record in records for name in record)
     assert {"seconds", "tokens_per_second", "step"} == set(read_metrics(tmp_path / "timing.jsonl")[0])
     result = json.loads((tmp_path / "result.json").read_text())
@@ -225,3 +227,62 @@ def test_a_model_too_small_for_its_task_is_refused_before_it_is_built(tmp_path: 
     narrow = recipe_of(model=replace(recipe_of().model, out_size=3))
     with pytest.raises(TrainingError, match=r"the task has 6 answers, the model only 3; set --model.out-size 6"):
         Run(narrow, tmp_path, console=QUIET)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    run = Run(recipe_of(), tmp_path, console=QUIET)
+    one_step = run._one_step
+
+    def meanwhile(length: int) -> Any:
+        with pytest.raises(TrainingError, match="another process is training in"):
+            train(recipe_of(), tmp_path, resume=True)
+        return one_step(length)
+
+    run._one_step = meanwhile  # pyright: ignore[reportAttributeAccessIssue]
+    assert run.train()["steps"] == 12
+    assert train(recipe_of(), tmp_path, resume=True)["steps"] == 12  # the lock is gone
+
+
+def test_a_new_length_starts_anew_what_the_model_says(tmp_path: Path) -> None:
+    seen: list[tuple[bool, bool, bool]] = []
+    run = Run(recipe_of(), tmp_path, console=QUIET)
+    enter = run._enter
+
+    def looking(stage: Any) -> None:
+        before = run.stage.index
+        enter(stage)
+        if stage.index == 1 != before:
+            agg, inf = (dict(part.transformer.named_parameters()) for part in (run.model.agg, run.model.inf))  # type: ignore[union-attr]
+            seen.append(
+                (
+                    all(torch.equal(agg[name], inf[name]) for name in agg),
+                    all(torch.equal(agg[name], run.average[f"agg.transformer.{name}"]) for name in agg),
+                    all(p not in run.optimizer.state for p in agg.values())
+                    and all(p in run.optimizer.state for p in inf.values()),
+                )
+            )
+
+    run._enter = looking  # pyright: ignore[reportAttributeAccessIssue]
+    run.train()
+    assert seen == [(True, True, True)]
+
+
+def test_a_fresh_optimizer_forgets_everything_at_a_new_length(tmp_path: Path) -> None:
+    def count(fresh: bool) -> float:
+        curriculum = Curriculum((3, 5, 8), steps=4, fresh_optimizer=fresh)
+        train(recipe_of(curriculum=curriculum), tmp_path / str(fresh))
+        tensors = end_of(tmp_path / str(fresh))[0]
+        return float(tensors["inf.transformer.norm.weight/step"])
+
+    assert (count(False), count(True)) == (12, 4)
+
+
+def test_checkpoints_on_the_way_are_kept_if_asked_for(tmp_path: Path) -> None:
+    recipe = recipe_of(checkpoint_every=2, keep=1, keep_every=4, evaluation=Evaluation(every=100, samples=4))
+    train(recipe, tmp_path)
+    assert checkpoints.steps(tmp_path / "checkpoints") == [4, 8, 12]
+
+
+def test_a_batch_may_be_counted_in_samples(tmp_path: Path) -> None:
+    result = train(recipe_of(batch_samples=3, curriculum=Curriculum((3, 5), steps=4)), tmp_path)
+    assert (result["samples"], result["tokens"]) == (36, 3 * (4 * 3 + 8 * 5))

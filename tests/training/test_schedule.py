@@ -29,10 +29,10 @@ def test_only_matrices_decay() -> None:
 
 
 def test_a_stage_ends_by_error_or_by_steps() -> None:
-    by_error, by_steps = Curriculum((2, 4), below=0.1), Curriculum((2, 4), steps=2)
-    assert Stage().after_evaluation(by_error, 0.2) == Stage()
-    assert Stage(0, 5).after_evaluation(by_error, 0.05) == Stage(1)
-    assert Stage(1, 5).after_evaluation(by_error, 0.05) == Stage(1, 5)
+    by_error, by_steps = Curriculum((2, 4), below=(0.1,)), Curriculum((2, 4), steps=2)
+    assert Stage().after_evaluation(by_error, 3.0, 0.2) == Stage(0, 0, 3.0)
+    assert Stage(0, 5).after_evaluation(by_error, 3.0, 0.05) == Stage(1)
+    assert Stage(1, 5).after_evaluation(by_error, 3.0, 0.05) == Stage(1, 5, 3.0)
     assert Stage().after_step(by_error) == Stage(0, 1)
     assert Stage().after_step(by_steps).after_step(by_steps) == Stage(1)
     assert Stage(1, 9).after_step(by_steps) == Stage(1, 10)
@@ -47,7 +47,7 @@ def test_a_stage_ends_by_error_or_by_steps() -> None:
         (lambda: Optimizer(clip=-1.0), "clip=-1.0 must be 0 or above"),
         (lambda: Optimizer(warmup=-1), "warmup=-1 must be 0 or more steps"),
         (lambda: Curriculum(()), "lengths is empty"),
-        (lambda: Curriculum((2, 3)), "needs `below` or `steps`"),
+        (lambda: Curriculum((2, 3)), "needs `below`, `steps` or `patience`"),
         (lambda: Curriculum((0,)), "lengths=0 must be above 0"),
         (lambda: Curriculum((2,), revisit=1.0), r"revisit=1.0 must lie in \[0, 1\)"),
         (lambda: Evaluation(every=0), "every=0 must be above 0"),
@@ -57,3 +57,23 @@ def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_length_that_does_not_get_better_is_left() -> None:
+    curriculum = Curriculum((2, 4), patience=2)
+    stage = Stage()
+    for loss in (3.0, 2.0, 2.5):
+        stage = stage.after_evaluation(curriculum, loss, 0.9)
+        assert stage.index == 0
+    assert stage.after_evaluation(curriculum, 1.9, 0.9) == Stage(0, 0, 1.9, 0)
+    assert stage.after_evaluation(curriculum, 2.0, 0.9) == Stage(1)
+
+
+def test_thresholds_and_rates_may_differ_between_lengths() -> None:
+    curriculum = Curriculum((2, 4, 8), below=(0.5, 0.1, 0.1), rates=(1.0, 0.5, 0.25))
+    assert Stage(0).after_evaluation(curriculum, 1.0, 0.4) == Stage(1)
+    assert Stage(1).after_evaluation(curriculum, 1.0, 0.4).index == 1
+    assert [Stage(i).rate(curriculum) for i in range(3)] == [1.0, 0.5, 0.25]
+    assert Stage(2).rate(Curriculum((2, 4, 8), below=(0.1,), rates=(0.5,))) == 0.5
+    with pytest.raises(ValueError, match="one for each of 3 stages"):
+        Curriculum((2, 4, 8), below=(0.5, 0.1))

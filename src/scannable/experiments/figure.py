@@ -1,11 +1,13 @@
-"""What every figure leaves behind: the picture as PNG and SVG, and the numbers as CSV beside it."""
+"""What every figure leaves behind: the picture as PNG and SVG, the numbers as CSV beside it, and a page about them."""
 
 import dataclasses
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.files import write_csv, write_whole
@@ -26,3 +28,36 @@ def save_rows(rows: Sequence[Any], path: Path) -> Path:
     names = [field.name for field in dataclasses.fields(rows[0])]
     write_csv(path, names, (dataclasses.astuple(row) for row in rows))
     return path
+
+
+def save_json(plain: Any, path: Path) -> None:
+    write_whole(path, json.dumps(plain, indent=1).encode() + b"\n")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def save_page(folder: Path, title: str, *parts: str) -> Path:
+    """Write `README.md`: the parts, with an empty line between them."""
+    path = folder / "README.md"
+    write_whole(path, ("\n\n".join([f"# {title}", *parts]) + "\n").encode())
+    return path
+
+
+def powers(axes: Axes, ticks: Sequence[int]) -> None:
+    """A logarithmic x axis with these ticks, written out."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks)
+    axes.set_xticklabels([f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def tidy(axes: Axes) -> None:
+    """The look that all figures share."""
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9)

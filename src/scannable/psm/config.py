@@ -31,6 +31,11 @@ class TransformerPSMConfig:
     """Call Agg(e, x) as Alg. 1 and 2 print it, instead of taking it for x."""
     checkpoint: bool = False
     """Keep no activations of Agg for backward; compute each level of the scan twice."""
+    state_noise: float = 0.0
+    """Deviation of Gaussian noise on what Agg returns, in training only: states then learn to absorb small errors,
+    which otherwise grow with the depth of the tree."""
+    agg_from_inf: bool = False
+    """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "chunk_length", "agg_layers", "inf_layers", "heads"):
@@ -41,11 +46,15 @@ class TransformerPSMConfig:
         for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
             if self.width % heads:
                 raise ValueError(f"width={self.width} is not a multiple of {name}={heads}; choose heads that divide it")
-        for name in ("tie_weights", "agg_causal", "literal_identity", "checkpoint"):
+        for name in ("tie_weights", "agg_causal", "literal_identity", "checkpoint", "agg_from_inf"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
         if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout!r} must lie in [0, 1)")
+        if type(self.state_noise) not in (int, float) or not 0 <= self.state_noise < float("inf"):
+            raise ValueError(f"state_noise={self.state_noise!r} must be 0 or above")
+        if self.agg_from_inf and (self.agg_layers, self.agg_heads or self.heads) != (self.inf_layers, self.heads):
+            raise ValueError("agg_from_inf needs an Agg with the layers and heads of Inf")
         if self.compress not in ("right_half", "projection"):
             raise ValueError(f"compress={self.compress!r} is neither 'right_half' nor 'projection'")
         if self.tie_weights and self.out_size not in (None, self.vocab_size):

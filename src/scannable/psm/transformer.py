@@ -20,6 +20,7 @@ class TransformerAgg(nn.Module):
     def __init__(self, config: TransformerPSMConfig) -> None:
         super().__init__()
         c = config.chunk_length
+        self.state_noise: float = config.state_noise
         self.transformer = Transformer(
             width=config.width,
             layers=config.agg_layers,
@@ -37,8 +38,10 @@ class TransformerAgg(nn.Module):
     def forward(self, older: Float[Tensor, "*b c d"], newer: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
         pair = torch.cat((older, newer), -2)
         if self.projection is None:
-            return self.transformer(pair, kept=newer.shape[-2])
-        return self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
+            both = self.transformer(pair, kept=newer.shape[-2])
+        else:
+            both = self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
+        return both + self.state_noise * torch.randn_like(both) if self.training and self.state_noise else both
 
 
 class TransformerInf(nn.Module):
@@ -106,3 +109,15 @@ class TransformerPSM(PrefixScannableModel):
             checkpoint=config.checkpoint,
         )
         self.config: TransformerPSMConfig = config
+
+    @torch.no_grad()
+    def begin_stage(self, index: int) -> list[str]:
+        """Called when a curriculum goes on to its length number `index`; the names of the weights that start anew.
+
+        At c = 1 the second position of Inf computes x_0 * x_1, which is what Agg has to learn: after a first stage of
+        length 2, which needs no Agg at all, Agg starts where Inf has arrived (`agg_from_inf`).
+        """
+        if index != 1 or not self.config.agg_from_inf:
+            return []
+        self.agg.transformer.load_state_dict(self.inf.transformer.state_dict())
+        return [f"agg.transformer.{name}" for name, _ in self.agg.transformer.named_parameters()]

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,8 @@ def read(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is whole but cannot be understood: {error!r:.200}") from error
 
 
-def prune(folder: Path, keep: int, also: int | None, newest: int | None = None) -> None:
-    """Delete all but the newest `keep` checkpoints and the one of step `also`, if the newest one reads back whole.
+def prune(folder: Path, keep: int, also: Collection[int] = (), newest: int | None = None) -> None:
+    """Delete all but the newest `keep` checkpoints and those of the steps `also`, if the newest one reads back whole.
 
     Those after `newest`, if it is given, do not count: the run has gone on from before them, so they are damaged.
     """
@@ -113,7 +113,7 @@ def prune(folder: Path, keep: int, also: int | None, newest: int | None = None) 
         return
     _verified(path_of(folder, present[-1]))
     for step in present[:-keep]:
-        if step != also:
+        if step not in also:
             shutil.rmtree(path_of(folder, step))
 
 

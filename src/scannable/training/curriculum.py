@@ -11,6 +11,9 @@ class Stage:
 
     index: int = 0
     steps: int = 0
+    best_loss: float | None = None
+    waited: int = 0
+    """Evaluations since the best one at this length."""
 
     def length(self, curriculum: Curriculum) -> int:
         """The length that is trained on now."""
@@ -26,8 +29,17 @@ class Stage:
             return Stage(self.index + 1)
         return later
 
-    def after_evaluation(self, curriculum: Curriculum, error: float) -> "Stage":
-        """The next length, if this one is learned."""
-        if curriculum.below is not None and error < curriculum.below and not self.is_last(curriculum):
-            return Stage(self.index + 1)
-        return self
+    def rate(self, curriculum: Curriculum) -> float:
+        """The factor on the learning rate."""
+        return self._mine(curriculum.rates, 1.0)
+
+    def after_evaluation(self, curriculum: Curriculum, loss: float, error: float) -> "Stage":
+        """The next length, if this one is learned, or does not get better."""
+        better = self.best_loss is None or loss < self.best_loss
+        later = replace(self, best_loss=loss, waited=0) if better else replace(self, waited=self.waited + 1)
+        learned = error < self._mine(curriculum.below, 0.0)
+        given_up = curriculum.patience is not None and later.waited >= curriculum.patience
+        return Stage(self.index + 1) if (learned or given_up) and not self.is_last(curriculum) else later
+
+    def _mine(self, values: tuple[float, ...], otherwise: float) -> float:
+        return values[self.index if len(values) > 1 else 0] if values else otherwise

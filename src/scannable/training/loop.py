@@ -5,6 +5,7 @@ it, and a run that was killed and resumed is the run that was not, bit for bit.
 """
 
 import contextlib
+import fcntl
 import json
 import signal
 import time
@@ -93,9 +94,9 @@ class Run:
             self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.step = 0
         self.samples = 0
+        self.tokens = 0
         self.stage = Stage()
         self.best: dict[str, Any] | None = None
-        self.waited = 0
         self.done = False
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
@@ -115,8 +116,8 @@ class Run:
             Interrupted: after SIGTERM, SIGUSR1 or a first SIGINT; a checkpoint has been written.
             TrainingError: a loss or gradient is not finite, or the folder does not fit.
         """
-        self._prepare_folder(resume, force)
-        with self._signals():
+        with self._alone(), self._signals():
+            self._prepare_folder(resume, force)
             display = Display(
                 self.console if self.processes.first else Console(quiet=True), self.recipe.steps, self.step
             )
@@ -142,7 +143,7 @@ class Run:
             loss, norm, tokens = self._one_step(length)
             tokens_since += tokens
             self.step += 1
-            self.stage = self.stage.after_step(recipe.curriculum)
+            self._enter(self.stage.after_step(recipe.curriculum))
             rate = self.optimizer.param_groups[0]["lr"]
             if self.step % recipe.log_every == 0 or self.step == recipe.steps:
                 seconds = time.monotonic() - began
@@ -197,11 +198,12 @@ class Run:
         total = float(processes.total(total)[0])
         norm = self._checked_norm(total)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe.optimizer, self.step, recipe.steps)
+            group["lr"] = learning_rate(recipe.optimizer, self.step, recipe.steps) * self.stage.rate(recipe.curriculum)
         self.optimizer.step()
         if self.average:
             self._update_average()
         self.samples += count
+        self.tokens += count * length
         return total, norm, count * length
 
     def _checked_norm(self, loss: float) -> float:
@@ -267,17 +269,27 @@ class Run:
         score = self.score(length)
         self._record(kind="evaluation", length=length, loss=score.loss, error=score.error)
         display.say(f"step {self.step}: length {length}, validation loss {score.loss:.4f}, error {score.error:.2%}")
-        self.stage = stage.after_evaluation(recipe.curriculum, score.error)
-        if self.stage != stage:
-            self._record(kind="stage", length=self.stage.length(recipe.curriculum))
-        better = self.best is None or (stage.index, -score.loss) > (self.best["stage"], -self.best["loss"])
-        if better:
+        if self.best is None or (stage.index, -score.loss) > (self.best["stage"], -self.best["loss"]):
             self.best = {"step": self.step, "stage": stage.index, "loss": score.loss, "error": score.error}
-        self.waited = 0 if better else self.waited + 1
+        self._enter(stage.after_evaluation(recipe.curriculum, score.loss, score.error))
         if not stage.is_last(recipe.curriculum):
             return False
         limit, patience = recipe.evaluation.stop_below, recipe.evaluation.patience
-        return (limit is not None and score.error < limit) or (patience is not None and self.waited >= patience)
+        return (limit is not None and score.error < limit) or (patience is not None and self.stage.waited >= patience)
+
+    def _enter(self, stage: Stage) -> None:
+        """Be where the curriculum is now; when that is a new length, what has to start anew does."""
+        before, self.stage = self.stage, stage
+        if stage.index == before.index:
+            return
+        self._record(kind="stage", length=stage.length(self.recipe.curriculum))
+        begin: Any = getattr(self.model, "begin_stage", lambda index: [])
+        restarted = set(begin(stage.index))
+        for name, parameter in self.model.named_parameters():
+            if name in restarted or self.recipe.curriculum.fresh_optimizer:
+                self.optimizer.state.pop(parameter, None)
+            if name in restarted and name in self.average:
+                self.average[name].copy_(parameter.detach())
 
     def _finish(self, display: Display) -> dict[str, Any]:
         recipe = self.recipe
@@ -288,6 +300,7 @@ class Run:
         result = {
             "steps": self.step,
             "samples": self.samples,
+            "tokens": self.tokens,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "best": self.best,
             "test": [asdict(score) for score in scores],
@@ -321,9 +334,9 @@ class Run:
             state = {
                 "step": self.step,
                 "samples": self.samples,
+                "tokens": self.tokens,
                 "stage": asdict(self.stage),
                 "best": self.best,
-                "waited": self.waited,
                 "done": self.done,
                 "metrics_bytes": self.metrics.size,
                 "recipe": to_plain(self.recipe),
@@ -334,8 +347,9 @@ class Run:
             checkpoints.write(
                 self.checkpoints, Checkpoint(self.step, self.model.state_dict(), moments, state, self.average)
             )
-            best = self.best["step"] if self.best else None
-            checkpoints.prune(self.checkpoints, self.recipe.keep, best, newest=self.step)
+            milestones = range(0, self.step, self.recipe.keep_every) if self.recipe.keep_every else ()
+            best = [self.best["step"]] if self.best else []
+            checkpoints.prune(self.checkpoints, self.recipe.keep, {*best, *milestones}, newest=self.step)
         self.processes.wait()
 
     def _prepare_folder(self, resume: bool, force: bool) -> None:
@@ -397,11 +411,25 @@ class Run:
             # The count of steps stays on the CPU, as AdamW keeps it.
             held[parameters[parameter]][key] = value if value.ndim == 0 else value.to(self.device)
         self.average = {name: value.to(self.device) for name, value in checkpoint.average.items()}
-        self.step, self.samples = state["step"], state["samples"]
+        self.step, self.samples, self.tokens = state["step"], state["samples"], state["tokens"]
         self.stage, self.best = Stage(**state["stage"]), state["best"]
-        self.waited, self.done = state["waited"], state["done"]
+        self.done = state["done"]
         if self.processes.first:
             self.metrics.cut(state["metrics_bytes"])
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a folder in which another process trains; the lock ends with the process, however it ends."""
+        if not self.processes.first:
+            yield
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise TrainingError(f"another process is training in {self.folder}; wait for it, or stop it") from error
+            yield
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -434,6 +462,17 @@ def load_recipe(folder: Path) -> Recipe[Any, Any]:
     except (ValueError, RecursionError) as error:
         raise TrainingError(f"{path} is damaged: {error}") from error
     return from_plain(plain, Recipe, "config.json")
+
+
+def load_result(folder: Path) -> dict[str, Any] | None:
+    """What a run found on the test split, once it has come to its end."""
+    path = folder / "result.json"
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise TrainingError(f"{path} is damaged: {error}; delete it, and resume the run to write it anew") from error
 
 
 def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], Any]:

@@ -54,12 +54,18 @@ class Curriculum:
     """Lengths to train on, one after the other."""
 
     lengths: tuple[int, ...] = (32,)
-    below: float | None = None
-    """Go on to the next length when the validation error of this one is below."""
+    below: tuple[float, ...] = ()
+    """Go on to the next length when the validation error of this one is below: one number for all, or one for each."""
     steps: int | None = None
     """Go on after so many steps, whatever the error."""
+    patience: int | None = None
+    """Go on after so many evaluations at this length without a better loss."""
     revisit: float = 0.0
     """How often a step goes back to one of the lengths before."""
+    rates: tuple[float, ...] = ()
+    """Factors on the learning rate, likewise; 1 everywhere, unless told."""
+    fresh_optimizer: bool = False
+    """Forget the optimizer's moments when the length changes."""
 
     def __post_init__(self) -> None:
         if not self.lengths:
@@ -68,12 +74,18 @@ class Curriculum:
             positive("lengths", length, int)
         if not 0 <= self.revisit < 1:
             raise ValueError(f"revisit={self.revisit!r} must lie in [0, 1)")
-        if self.below is not None:
-            positive("below", self.below, float)
         if self.steps is not None:
             positive("steps", self.steps, int)
-        if len(self.lengths) > 1 and self.below is None and self.steps is None:
-            raise ValueError("a curriculum of several lengths needs `below` or `steps`, to know when to go on")
+        if self.patience is not None:
+            positive("patience", self.patience, int)
+        for name in ("below", "rates"):
+            values = getattr(self, name)
+            if len(values) not in (0, 1, len(self.lengths)):
+                raise ValueError(f"{name}={values!r} must be one number, or one for each of {len(self.lengths)} stages")
+            for value in values:
+                positive(name, value, float)
+        if len(self.lengths) > 1 and not (self.below or self.steps or self.patience):
+            raise ValueError("a curriculum of several lengths needs `below`, `steps` or `patience`, to go from one on")
 
 
 @configurable
@@ -112,6 +124,8 @@ class Recipe(Generic[M, T]):
     steps: int = 1000
     batch_tokens: int = 4096
     """Tokens in a step, all processes together: as many samples as fit the current length, and at least one."""
+    batch_samples: int | None = None
+    """Samples in a step, whatever their length, instead of a number of tokens."""
     optimizer: Optimizer = field(default_factory=Optimizer)
     curriculum: Curriculum = field(default_factory=Curriculum)
     evaluation: Evaluation = field(default_factory=Evaluation)
@@ -127,6 +141,8 @@ class Recipe(Generic[M, T]):
     checkpoint_every: int = 500
     keep: int = 2
     """Newest checkpoints to keep, beside the best."""
+    keep_every: int | None = None
+    """Keep those of every so many steps too."""
     log_every: int = 10
 
     def __post_init__(self) -> None:
@@ -136,6 +152,13 @@ class Recipe(Generic[M, T]):
             raise ValueError(f"task={self.task!r:.60} is no task: it has no `batch`")
         for name in ("steps", "batch_tokens", "accumulate", "checkpoint_every", "keep", "log_every"):
             positive(name, getattr(self, name), int)
+        for name in ("batch_samples", "keep_every"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name), int)
+        if self.keep_every is not None and self.keep_every % self.checkpoint_every:
+            raise ValueError(
+                f"keep_every={self.keep_every} must be a multiple of checkpoint_every={self.checkpoint_every}"
+            )
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema={self.ema!r} must lie in [0, 1)")
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
@@ -143,7 +166,7 @@ class Recipe(Generic[M, T]):
 
     def samples(self, length: int) -> int:
         """How many samples a step takes at a length."""
-        return max(1, self.batch_tokens // length)
+        return self.batch_samples or max(1, self.batch_tokens // length)
 
 
 def positive(name: str, value: Any, kind: type) -> None:

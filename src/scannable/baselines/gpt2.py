@@ -1,0 +1,194 @@
+"""GPT-2 as people use it: the model of transformers. Its state is the keys and values of all tokens so far."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
+from scannable.nn import KVCache
+from scannable.state_file import storable
+
+storable(KVCache)
+
+GPT2_INIT_STD = 0.02
+
+
+@dataclass(frozen=True)
+class GPT2BaselineConfig:
+    """The knobs of a `GPT2Baseline`."""
+
+    vocab_size: int
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    context: int = 1024
+    """How many positions are learned, and so the longest input; not used with positions="none"."""
+    positions: Literal["absolute", "none"] = "absolute"
+    """A learned vector for each position, or nothing but the causal mask (NoPE), for inputs of any length."""
+    out_size: int | None = None
+    """Outputs a position, for tasks that are not language modelling; the vocabulary, unless told."""
+    tie_weights: bool = False
+    """Use the embedding as the output layer; needs outputs that are the vocabulary."""
+    dropout: float = 0.0
+    init_std: float | None = None
+    """Deviation of all weights at the start, embedding and positions included; GPT-2's 0.02, unless told. What writes
+    to the residual stream starts lower by sqrt(2 layers), as in GPT-2."""
+
+    def __post_init__(self) -> None:
+        check_config(self, "vocab_size", "width", "layers", "heads", "context")
+        if self.positions not in ("absolute", "none"):
+            raise ValueError(f"positions={self.positions!r} is neither 'absolute' nor 'none'")
+        std = self.init_std
+        if std is not None and (type(std) not in (int, float) or not isfinite(std) or std <= 0):
+            raise ValueError(f"init_std={std!r} must be above 0, or None for GPT-2's {GPT2_INIT_STD}")
+
+
+@storable
+@dataclass(frozen=True, eq=False)
+class GPT2State:
+    """Keys and values of all tokens so far, in buffers that the next step writes into; `fork()` copies them."""
+
+    position: int
+    cache: KVCache = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if type(self.position) is not int or self.position < 0 or not isinstance(self.cache, KVCache):
+            raise TypeError(f"no state of a stream: position {self.position!r}, cache {type(self.cache).__name__}")
+
+    def fork(self) -> "GPT2State":
+        """An independent stream that goes on from here."""
+        return GPT2State(self.position, self.current().clone())
+
+    def current(self) -> KVCache:
+        """The buffers, if they are what this state left."""
+        if self.cache.length != self.position:
+            raise ValueError(
+                f"this state is at position {self.position}, but its buffers have gone on to {self.cache.length}; use "
+                "the state that step or prefill returned, and fork() before you branch"
+            )
+        return self.cache
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, the room for tokens to come included: at most twice what the tokens so far fill."""
+        return self.cache.nbytes
+
+
+class NoPositions(nn.Module):
+    """In place of the position table: adds nothing, at any length."""
+
+    def forward(self, places: Int[Tensor, "b n"]) -> Int[Tensor, " 1"]:
+        return places.new_zeros(1)
+
+
+class GPT2Baseline(Baseline[GPT2State]):
+    """The GPT2Model of transformers with the protocol that all models here have.
+
+        model = GPT2Baseline(GPT2BaselineConfig(vocab_size=50257, tie_weights=True))
+
+    Weights start as transformers starts them, and the head has no bias.
+    """
+
+    state_kind: ClassVar[type] = GPT2State
+
+    def __init__(self, config: GPT2BaselineConfig) -> None:
+        super().__init__()
+        self.config: GPT2BaselineConfig = config
+        absolute = config.positions == "absolute"
+        std = GPT2_INIT_STD if config.init_std is None else config.init_std
+        library = transformers()
+        self.transformer = library.GPT2Model(
+            library.GPT2Config(
+                vocab_size=config.vocab_size,
+                n_positions=config.context if absolute else 1,
+                n_embd=config.width,
+                n_layer=config.layers,
+                n_head=config.heads,
+                resid_pdrop=config.dropout,
+                embd_pdrop=config.dropout,
+                attn_pdrop=config.dropout,
+                initializer_range=std,
+                attn_implementation="sdpa",
+                # The same function as GPT-2's "gelu_new", in one kernel instead of eight.
+                activation_function="gelu_pytorch_tanh",
+                # Those of the GPT-2 tokenizer lie outside a smaller vocabulary, and are of no use here.
+                bos_token_id=None,
+                eos_token_id=None,
+            )
+        )
+        if not absolute:
+            self.transformer.wpe = NoPositions()
+        self.head: nn.Module = output_layer(config, self.transformer.wte, std)
+
+    def capacity(self, position: int) -> int:
+        """Positions that the buffers have room for after `position` tokens.
+
+        The next power of two, so that a token is copied O(1) times on average; never more than the context.
+        """
+        room = 1 << (position - 1).bit_length() if position else 0
+        return room if self.config.positions == "none" else min(room, self.config.context)
+
+    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
+        """The formula for `state.nbytes` after `position` tokens."""
+        vectors = 2 * self.config.layers * batch_size * self.capacity(position)
+        return vectors * self.config.width * self.transformer.wte.weight.itemsize
+
+    def _empty(self, batch_size: int) -> GPT2State:
+        c, like = self.config, self.transformer.wte.weight
+        return GPT2State(0, KVCache.empty(c.layers, batch_size, c.heads, 0, c.width // c.heads, like.detach()))
+
+    def _check_state(self, state: GPT2State, rows: int) -> None:
+        c, cache = self.config, state.current()
+        shape = (c.layers, rows, c.heads, cache.capacity, c.width // c.heads)
+        check_part("keys", cache.keys, shape, self.transformer.wte.weight.dtype)
+        check_part("values", cache.values, shape, self.transformer.wte.weight.dtype)
+
+    def _run(self, tokens: Tensor, state: GPT2State | None) -> tuple[Tensor, GPT2State | None]:
+        n = tokens.shape[1]
+        end = n + (0 if state is None else state.position)
+        if self.config.positions == "absolute" and end > self.config.context:
+            raise ValueError(
+                f"{end} tokens are more than the {self.config.context} positions this model has learned; build it with "
+                "a larger context, or with positions='none'"
+            )
+        if state is None:
+            return self.transformer(tokens, use_cache=False).last_hidden_state, None
+        make_room(state.cache, self.capacity(end))
+        past = BuffersForTransformers(state.cache)
+        hidden = self.transformer(tokens, past_key_values=past, use_cache=True).last_hidden_state
+        state.cache.advance(n)
+        return hidden, GPT2State(end, state.cache)
+
+
+class BuffersForTransformers:
+    """Our buffers, as GPT2Model asks for them; its own cache copies all that it holds for each new token."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self.cache = cache
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return self.cache.store(layer_idx, keys, values)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.cache.length
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        return self.cache.length
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.cache.length + query_length, 0
+
+
+def make_room(cache: KVCache, capacity: int) -> None:
+    """Move what a cache holds into larger buffers, if it has too little room."""
+    if capacity <= cache.capacity:
+        return
+    for name in ("keys", "values"):
+        old: Tensor = getattr(cache, name)
+        new = torch.zeros(*old.shape[:3], capacity, old.shape[4], dtype=old.dtype, device=old.device)
+        new[:, :, :, : cache.length] = old[:, :, :, : cache.length]
+        setattr(cache, name, new)

@@ -1,0 +1,53 @@
+"""What helps a Transformer-PSM in training, and is not there otherwise."""
+
+import pytest
+import torch
+
+import scannable as sc
+
+
+def model_of(**changes: object) -> sc.TransformerPSM:
+    torch.manual_seed(0)
+    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=1, inf_layers=1, heads=2, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compress", ["right_half", "projection"])
+def test_noise_is_on_what_agg_returns_and_only_in_training(compress: str) -> None:
+    noisy, plain = model_of(state_noise=0.3, compress=compress), model_of(compress=compress)
+    older, newer = torch.randn(2, 500, 2, 32).unbind(0)
+    noise = (noisy.agg(older, newer) - plain.agg(older, newer)).detach()
+    assert abs(float(noise.std()) - 0.3) < 0.01
+    assert abs(float(noise.mean())) < 0.01
+    assert not torch.equal(noisy.agg(older, newer), noisy.agg(older, newer))
+    assert torch.equal(noisy.eval().agg(older, newer), plain.eval().agg(older, newer))
+
+
+def test_noise_leaves_duality_as_it_is() -> None:
+    sc.verify_duality(model_of(state_noise=0.5), torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
+
+
+def test_agg_starts_from_inf_only_when_the_first_length_is_left() -> None:
+    model = model_of(agg_from_inf=True)
+    tokens = torch.randint(7, (2, 9))
+    before = model(tokens)
+    assert model.begin_stage(2) == []
+    assert torch.equal(model(tokens), before)
+    names = model.begin_stage(1)
+    assert not torch.equal(model(tokens), before)
+    agg, inf = (
+        {name[len(part) :]: weight for name, weight in model.state_dict().items() if name.startswith(part)}
+        for part in ("agg.transformer.", "inf.transformer.")
+    )
+    assert all(torch.equal(agg[name], inf[name]) for name in inf)
+    assert set(names) == {f"agg.transformer.{name}" for name in agg}
+    assert agg["norm.weight"].data_ptr() != inf["norm.weight"].data_ptr()
+    assert model_of().begin_stage(1) == []
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="agg_from_inf needs an Agg with the layers and heads of Inf"):
+        sc.TransformerPSMConfig(7, agg_layers=1, inf_layers=2, agg_from_inf=True)
+    with pytest.raises(ValueError, match="agg_from_inf needs"):
+        sc.TransformerPSMConfig(7, agg_heads=2, heads=4, agg_from_inf=True)
+    with pytest.raises(ValueError, match=r"state_noise=-1.0 must be 0 or above"):
+        sc.TransformerPSMConfig(7, state_noise=-1.0)
