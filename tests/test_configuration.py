@@ -17,8 +17,9 @@ from scannable.model_file import build_model
 from scannable.recipes import RECIPES, recipe_named
 from scannable.tasks import GroupTask
 from scannable.tasks.text import TextTask
+from scannable.training.limits import check_batch_memory, check_memory
 from scannable.training.loop import Run, TrainingError, load_recipe
-from scannable.training.recipe import Curriculum, Evaluation, Recipe, check_batch_memory, check_memory
+from scannable.training.recipe import Curriculum, Evaluation, Recipe
 
 
 @dataclass(frozen=True)
@@ -363,7 +364,7 @@ def test_the_memory_of_a_run_is_counted_with_gradient_moments_and_average(
     recipe = with_model(tie_weights=tied, vocab_size=1000)
     weights = 4 * sum(parameter.numel() for parameter in build_model(recipe.model).parameters())
     memory = 0
-    monkeypatch.setattr("scannable.training.recipe.memory_of", lambda device: memory)
+    monkeypatch.setattr("scannable.training.limits.memory_of", lambda device: memory)
     for ema, copies in ((0.0, 4), (0.5, 5)):
         memory = copies * weights
         check_memory(replace(recipe, ema=ema, batch_tokens=4, curriculum=Curriculum((4,)), evaluation=Evaluation()))
@@ -375,7 +376,7 @@ def test_the_memory_of_a_run_is_counted_with_gradient_moments_and_average(
 def test_the_memory_of_a_batch_is_its_tokens_or_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(recipe_named("demo"), batch_tokens=80, evaluation=Evaluation(samples=5))
     memory = 80 * (16 + 4 * 5) - 1
-    monkeypatch.setattr("scannable.training.recipe.memory_of", lambda device: memory)
+    monkeypatch.setattr("scannable.training.limits.memory_of", lambda device: memory)
     with pytest.raises(ConfigurationError, match="a batch of 5 x 16 tokens"):
         check_batch_memory(recipe, (16,))
     check_batch_memory(replace(recipe, evaluation=Evaluation(samples=4)), (16,))

@@ -16,8 +16,8 @@ MAY_IMPORT = {
     "baselines": {"baselines", "nn", "state_file", "model_file", "tokens"},
     "spd": {"scan", "spd", "protocol"},
     "hf": {"affine", "files", "model_file"},
-    "tasks": {"tasks", "files", "configuration"},
-    "training": {"training", "tasks", "nn", "configuration", "files", "model_file", "protocol"},
+    "tasks": {"tasks", "checked_folder", "configuration", "files"},
+    "training": {"training", "tasks", "nn", "checked_folder", "configuration", "files", "model_file", "protocol"},
     "experiments": {
         "scan",
         "nn",

@@ -9,7 +9,8 @@ from scannable.configuration import ConfigurationError
 from scannable.model_file import build_model
 from scannable.recipes import RECIPES, recipe, recipe_named
 from scannable.tasks.text import TextTask
-from scannable.training.recipe import Recipe, check_memory
+from scannable.training.limits import check_memory
+from scannable.training.recipe import Recipe
 
 NAMES = list(RECIPES)
 

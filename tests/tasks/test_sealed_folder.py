@@ -1,7 +1,6 @@
 """A folder in the cache is whole, or not there."""
 
 import errno
-import json
 import os
 import random
 import shutil
@@ -58,19 +57,10 @@ def test_every_flipped_bit_is_found_and_mended(tmp_path: Path) -> None:
         bad = bytearray(good[name])
         bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
         (folder / name).write_bytes(bad)
-        if name == "meta.json" and same_json(bytes(bad), good[name]):
-            continue  # a flip that turned one blank into another
         with pytest.warns(UserWarning, match="it is built again"):
             assert open_sealed(folder, build) == {"count": 103}
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == good
         assert list(tmp_path.iterdir()) == [folder]
-
-
-def same_json(one: bytes, other: bytes) -> bool:
-    try:
-        return json.loads(one) == json.loads(other)
-    except ValueError:
-        return False
 
 
 def test_truncated_and_missing_files_are_found_and_mended(tmp_path: Path) -> None:
@@ -94,7 +84,7 @@ def test_truncated_and_missing_files_are_found_and_mended(tmp_path: Path) -> Non
 
 def test_a_disk_that_does_not_keep_what_was_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = iter(range(1000))
-    monkeypatch.setattr(sealed_folder, "_digest", lambda _: str(next(count)))
+    monkeypatch.setattr(sealed_folder, "sum_of_file", lambda _: {"size": 1, "sha256": str(next(count))})
     with (
         pytest.warns(UserWarning, match="it is built again"),
         pytest.raises(CacheError, match="checksum does not match, though it was just built; pass a folder on another"),

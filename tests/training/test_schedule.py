@@ -21,6 +21,14 @@ def test_the_rate_rises_and_then_falls_to_its_last() -> None:
     assert quarter == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
 
 
+def test_a_late_fall_begins_after_two_thirds() -> None:
+    optimizer = Optimizer(learning_rate=2.0, warmup=5, schedule="late", final=0.1)
+    rates = [learning_rate(optimizer, step, 91) for step in range(91)]
+    assert rates[5:61] == [2.0] * 56
+    assert rates[75] == pytest.approx(0.5 * (2.0 + 0.2))
+    assert rates[-1] == pytest.approx(0.2)
+
+
 def test_only_matrices_decay() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     decaying, still = adamw(model, Optimizer(weight_decay=0.3)).param_groups

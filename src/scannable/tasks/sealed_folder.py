@@ -1,8 +1,6 @@
 """A folder of files in a cache: built whole or not at all, and checked when it is opened."""
 
 import errno
-import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -13,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scannable.files import write_whole
+from scannable.checked_folder import DamagedError, flush, manifest_of, put_in_place, read_manifest, sum_of_file
 
-FORMAT = "scannable-folder-1"
+FORMAT = "scannable-folder-2"
 SEAL = "meta.json"
 BUILDING = ".building-"
 ABANDONED = 24 * 60 * 60
@@ -24,10 +22,6 @@ ABANDONED = 24 * 60 * 60
 
 class CacheError(OSError):
     """A cache that cannot be written, or does not keep what was written."""
-
-
-class _DamagedError(ValueError):
-    pass
 
 
 def default_cache() -> Path:
@@ -48,12 +42,12 @@ def open_sealed(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[s
         try:
             if folder.exists():
                 return _checked(folder)
-        except _DamagedError as error:
+        except DamagedError as error:
             warnings.warn(f"{error}; it is built again", stacklevel=2)
         _build(folder, build)
     try:
         return _checked(folder)
-    except _DamagedError as error:
+    except DamagedError as error:
         raise CacheError(f"{error}, though it was just built; pass a folder on another disk as cache=") from error
 
 
@@ -101,25 +95,21 @@ def _sweep(cache: Path) -> None:
 
 def _seal(folder: Path, about: dict[str, Any]) -> None:
     """Write down what is in the folder, and wait until all of it is on the disk."""
-    files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(folder.iterdir())}
-    for name in files:
-        _sync(folder / name)
-    content = {"format": FORMAT, "about": about, "files": files}
-    write_whole(folder / SEAL, json.dumps({**content, "sha256": _content_digest(content)}, indent=1).encode())
+    files = {path.name: sum_of_file(path) for path in folder.iterdir()}
+    (folder / SEAL).write_bytes(manifest_of({"format": FORMAT, "about": about}, files))
     folder.chmod(0o755)
-    _sync(folder)
+    flush(folder)
 
 
 def _publish(temporary: Path, folder: Path) -> None:
     while True:
         try:
-            temporary.rename(folder)
-            _sync(folder.parent)
+            put_in_place(temporary, folder)
             return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-        with suppress(_DamagedError):
+        with suppress(DamagedError):
             _checked(folder)
             return  # another process was first
         aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=BUILDING))
@@ -131,34 +121,15 @@ def _publish(temporary: Path, folder: Path) -> None:
 
 def _checked(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / SEAL).read_bytes())
-        if content.pop("sha256") != _content_digest(content) or content["format"] != FORMAT:
-            raise _DamagedError(f"{folder / SEAL} is damaged or of another format")
-        for name, known in content["files"].items():
-            size = (folder / name).stat().st_size
-            if size != known["bytes"]:
-                raise _DamagedError(f"{folder / name} has {size:,} bytes instead of {known['bytes']:,}")
-            if _digest(folder / name) != known["sha256"]:
-                raise _DamagedError(f"{folder / name} is damaged: its checksum does not match")
+        content, files = read_manifest(folder / SEAL)
+        if content["format"] != FORMAT:
+            raise DamagedError(f"{folder / SEAL} is damaged or of another format")
+        for name, known in files.items():
+            found = sum_of_file(folder / name)
+            if found["size"] != known["size"]:
+                raise DamagedError(f"{folder / name} has {found['size']:,} bytes instead of {known['size']:,}")
+            if found != known:
+                raise DamagedError(f"{folder / name} is damaged: its checksum does not match")
         return content["about"]
-    except _DamagedError:
-        raise
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _DamagedError(f"{folder} is damaged or incomplete: {error!r}") from error
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _content_digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError) as error:
+        raise DamagedError(f"{folder} is damaged or incomplete: {error!r}") from error

@@ -3,12 +3,10 @@
     RUN/checkpoints/step-00000500/
         model.safetensors  optimizer.safetensors  [average.safetensors]  state.json  MANIFEST.json
 
-A checkpoint is written into a temporary folder beside its place, every file and the folder are flushed to the disk, and
-a rename makes it appear. MANIFEST.json has the size and SHA-256 of each file, and its own. Nothing is unpickled.
+A checkpoint is a checked folder (`checked_folder.py`), whose manifest also has the step. Nothing is unpickled.
 """
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +17,8 @@ from typing import Any
 
 from safetensors.torch import load, save
 from torch import Tensor
+
+from scannable.checked_folder import DamagedError, flush, manifest_of, put_in_place, read_manifest, sum_of
 
 FORMAT = "scannable-checkpoint-1"
 MANIFEST = "MANIFEST.json"
@@ -62,7 +62,8 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
     }
     if checkpoint.average:
         contents["average.safetensors"] = save(_ready(checkpoint.average))
-    contents[MANIFEST] = _manifest(checkpoint.step, contents)
+    sums = {name: sum_of(content) for name, content in contents.items()}
+    contents[MANIFEST] = manifest_of(_about(checkpoint.step), sums)
     temporary = folder / f".{target.name}.{os.getpid()}.writing"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,13 +72,9 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
             raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, {free:,} are free")
         temporary.mkdir()
         for name, content in contents.items():
-            with (temporary / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        _flush(temporary)
-        _put_in_place(temporary, target)
-        _flush(folder)
+            (temporary / name).write_bytes(content)
+        flush(temporary)
+        _replace(target, temporary)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint of step {checkpoint.step} could not be written to {folder}: {error.strerror or error}; "
@@ -131,54 +128,32 @@ def _ready(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _manifest(step: int, contents: Mapping[str, bytes]) -> bytes:
-    """In one exact form, so that not a bit of it can change unnoticed."""
-    files = {
-        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in contents.items()
-        if name != MANIFEST
-    }
-    body = {"format": FORMAT, "step": step, "files": files}
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    return json.dumps({**body, "sha256": digest}, indent=1, sort_keys=True).encode()
+def _about(step: int) -> dict[str, Any]:
+    return {"format": FORMAT, "step": step}
 
 
 def _verified(path: Path) -> dict[str, bytes]:
     """The contents of all files of a checkpoint, if they are what was written."""
     try:
-        manifest = (path / MANIFEST).read_bytes()
-        known: Any = json.loads(manifest)["files"]
-        names = list(known)
-        if not isinstance(known, dict) or any(Path(name).name != name or name == MANIFEST for name in names):
-            raise CheckpointError(f"{path}: {MANIFEST} is damaged")
-        contents = {name: (path / name).read_bytes() for name in names}
+        about, files = read_manifest(path / MANIFEST)
+        contents = {name: (path / name).read_bytes() for name in files}
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except DamagedError as error:
         raise CheckpointError(f"{path}: {MANIFEST} is damaged") from error
-    # The whole manifest is computed anew: it is right to the last bit, and of this step, or it is not believed.
-    expected = _manifest(int(path.name[5:]), contents)
-    if expected != manifest:
-        found = json.loads(expected)["files"]
-        wrong = [name for name in names if known[name] != found[name]]
-        raise CheckpointError(f"{path}: {', '.join(wrong) or MANIFEST} is not what was written (truncated or changed)")
+    wrong = [name for name, content in contents.items() if sum_of(content) != files[name]]
+    if about != _about(int(path.name[5:])):
+        wrong.append(MANIFEST)
+    if wrong:
+        raise CheckpointError(f"{path}: {', '.join(wrong)} is not what was written (truncated or changed)")
     return contents
 
 
-def _put_in_place(temporary: Path, target: Path) -> None:
+def _replace(target: Path, temporary: Path) -> None:
     old = target.with_name(f".{target.name}.{os.getpid()}.replaced")
     if target.exists():
         target.rename(old)
-    temporary.rename(target)
+    put_in_place(temporary, target)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(folder: Path) -> None:
-    """Make the folder's own entries durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

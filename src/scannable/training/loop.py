@@ -29,9 +29,10 @@ from scannable.tasks import IGNORED, Split, Task
 from scannable.training.checkpoint import Checkpoint, CheckpointError
 from scannable.training.curriculum import Stage
 from scannable.training.evaluation import Score, Text, autocast, evaluate
+from scannable.training.limits import check_memory
 from scannable.training.logging import Display, Metrics, Sink
 from scannable.training.processes import Processes, join_processes
-from scannable.training.recipe import Recipe, check_memory
+from scannable.training.recipe import Recipe
 from scannable.training.schedule import adamw, learning_rate
 
 
@@ -379,7 +380,12 @@ class Run:
                 self.metrics.cut(0)
             return
         self._same_recipe(dict(checkpoint.state)["recipe"], force)
-        self._restore(checkpoint)
+        try:
+            self._restore(checkpoint)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise TrainingError(
+                f"{self.checkpoints} was written by another version of scannable: {error!r:.200}"
+            ) from error
 
     def _newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; those that are not are named."""

@@ -9,13 +9,14 @@ from scannable.training.recipe import Optimizer
 
 
 def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
-    """At step 0, 1, ... of `steps`: a linear rise over the warm-up, then constant, linear or cosine to `final`."""
+    """At step 0, 1, ... of `steps`: a linear rise over the warm-up, then constant, or a fall to `final`."""
     if step < optimizer.warmup:
         return optimizer.learning_rate * (step + 1) / optimizer.warmup
     if optimizer.schedule == "constant":
         return optimizer.learning_rate
-    through = min(1.0, (step - optimizer.warmup) / max(1, steps - 1 - optimizer.warmup))
-    left = 1 - through if optimizer.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * through))
+    begin = max(optimizer.warmup, 2 * steps // 3) if optimizer.schedule == "late" else optimizer.warmup
+    through = min(1.0, max(0, step - begin) / max(1, steps - 1 - begin))
+    left = 0.5 * (1 + math.cos(math.pi * through)) if optimizer.schedule == "cosine" else 1 - through
     return optimizer.learning_rate * (optimizer.final + (1 - optimizer.final) * left)
 
 
