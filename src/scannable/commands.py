@@ -6,7 +6,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal
+from typing import Annotated, Any, Generic
 
 import torch
 import tyro
@@ -15,19 +15,20 @@ from tyro.conf import Positional
 
 from scannable.configuration import ConfigurationError, to_plain
 from scannable.demo import run as run_demo
-from scannable.experiments.laboratory import Laboratory, Profile
-from scannable.experiments.reproduce import ABOUT, Name, perform
+from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.reproduce import ABOUT, named, perform, profile_named
 from scannable.generation import generate as stream
 from scannable.recipes import RECIPES, recipe_named
 from scannable.spd import verify_duality
 from scannable.tasks import Split
 from scannable.tasks.text import TextTask
 from scannable.training.evaluation import evaluate as measure
+from scannable.training.limits import check_batch_memory, check_samples
 from scannable.training.logging import Sink, TensorBoardSink, WandbSink
 from scannable.training.loop import Interrupted, Run, load_trained
 from scannable.training.plot import plot_runs
 from scannable.training.processes import leave_processes
-from scannable.training.recipe import M, Recipe, T, check_batch_memory, check_samples, positive
+from scannable.training.recipe import M, Recipe, T, positive
 from scannable.zoo import table
 
 
@@ -159,8 +160,8 @@ def plot(runs: Positional[tuple[Path, ...]], out: Path = Path("plot.png")) -> No
 
 
 def reproduce(
-    experiment: Positional[Name | Literal["all"]],
-    profile: Profile = "laptop",
+    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,all}")]],
+    profile: Annotated[str, tyro.conf.arg(metavar="{smoke,laptop,paper}")] = "laptop",
     out: Path = Path("results"),
     runs: Path = Path("runs/reproduce"),
     workers: int | None = None,
@@ -184,23 +185,27 @@ def reproduce(
         data: text for wikitext: stdlib, a file or folder, or a WikiText folder.
         tokenizer: for wikitext: bytes, bpe, or a folder with a tokenizer.json.
     """
-    chosen: list[Name] = list(ABOUT) if experiment == "all" else [experiment]
+    chosen, size = named(experiment), profile_named(profile)
     if workers is None:
-        workers = 1 if profile == "smoke" or device != "cpu" else min(2, os.cpu_count() or 1)
+        workers = 1 if size == "smoke" or device != "cpu" else min(2, os.cpu_count() or 1)
     positive("workers", workers, int)
     # As Ctrl-C: whatever is being trained saves itself first.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console()
-    for name in chosen:
-        results = out / name if profile == "laptop" else out / name / profile
-        lab = Laboratory(name, profile, results, runs / name / profile, console, workers, device, data, tokenizer)
-        console.print(f"{name}: {ABOUT[name]} ({profile})", highlight=False)
-        try:
+    try:
+        for name in chosen:
+            results = out / name if size == "laptop" else out / name / size
+            results.mkdir(parents=True, exist_ok=True)  # before hours of work for it
+            lab = Laboratory(name, size, results, runs / name / size, console, workers, device, data, tokenizer)
+            console.print(f"{name}: {ABOUT[name]} ({size})", highlight=False)
             perform(name, lab)
-        except (Interrupted, KeyboardInterrupt) as stopped:
-            console.print(f"{name}: interrupted; {stopped or 'the same command goes on'}", highlight=False)
-            sys.exit(130)
-        console.print(f"{name}: written to {lab.results}", highlight=False)
+            console.print(f"{name}: written to {lab.results}", highlight=False)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        what = f"{stopped}; " if str(stopped) else ""
+        console.print(f"interrupted; {what}the same command goes on", highlight=False)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,16 @@ def test_noise_is_on_what_agg_returns_and_only_in_training(compress: str) -> Non
     assert torch.equal(noisy.eval().agg(older, newer), plain.eval().agg(older, newer))
 
 
+def test_noise_grows_with_the_progress_of_a_run() -> None:
+    noisy, plain = model_of(state_noise=0.4), model_of()
+    older, newer = torch.randn(2, 500, 2, 32).unbind(0)
+    for fraction in (0.0, 0.5, 1.0):
+        noisy.at_progress(fraction)
+        noise = (noisy.agg(older, newer) - plain.agg(older, newer)).detach()
+        assert abs(float(noise.std()) - 0.4 * fraction) < 0.01
+    assert noisy.state_dict().keys() == plain.state_dict().keys()
+
+
 def test_noise_leaves_duality_as_it_is() -> None:
     sc.verify_duality(model_of(state_noise=0.5), torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,8 +18,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> Path:
     """Write `name`.png and `name`.svg; returns the PNG."""
     for kind in ("svg", "png"):
         picture = io.BytesIO()
-        # No date inside: the same numbers give the same file.
-        figure.savefig(picture, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
+        # No date and no random names inside: the same numbers give the same file.
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(picture, format=kind, dpi=160, metadata={"Date": None} if kind == "svg" else None)
         write_whole(folder / f"{name}.{kind}", picture.getvalue())
     return folder / f"{name}.png"
 

@@ -1,27 +1,32 @@
 """Where an experiment works: it names the runs it needs, and gets them trained, whether just now or days ago."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
-from scannable.configuration import to_plain
+import scannable.training.checkpoint as checkpoints
+from scannable.configuration import ConfigurationError, to_plain
 from scannable.experiments.figure import save_json
 from scannable.training.logging import read_metrics
-from scannable.training.loop import Interrupted, Run, TrainingError, load_recipe, load_result
+from scannable.training.loop import Interrupted, Run, TrainingError, differences, load_recipe, load_result
 from scannable.training.recipe import Recipe
 
 Profile = Literal["smoke", "laptop", "paper"]
 
 EVERY = 60.0
 """Seconds between two lines about what is being trained."""
+
+FOUND = ("best", "parameters", "steps", "test", "tokens")
+"""What a result has to hold."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +72,22 @@ class Laboratory:
         """Train what is not trained yet, going on where a run was interrupted."""
         for name, recipe in recipes.items():
             self._prepare(name, recipe)
-        todo = [name for name in recipes if load_result(self.runs / name) is None]
+        todo = [name for name in recipes if self._result(name) is None]
         if len(recipes) > len(todo):
             self.console.print(f"{self.name}: {len(recipes) - len(todo)} of {len(recipes)} runs are there already")
         if self.workers == 1:
             for number, name in enumerate(todo, 1):
                 self.console.print(f"{self.name}: run {number} of {len(todo)}, {name}", highlight=False)
-                Run(recipes[name], self.runs / name, console=self.console, device=self.device).train(resume=True)
+                run = Run(recipes[name], self.runs / name, console=self.console, device=self.device)
+                run.train(resume=True)
+                if run.asked_to_stop:
+                    # The signal came too late for this run to stop; it is meant for all of them.
+                    raise Interrupted(f"{name} has come to its end")
         else:
             self._train_in_processes(todo)
         trained: dict[str, Trained] = {}
         for name, recipe in recipes.items():
-            result = load_result(self.runs / name)
+            result = self._result(name)
             if result is None:
                 raise TrainingError(f"{self.runs / name} has not come to its end; see log.txt there, and go on with it")
             trained[name] = Trained(name, recipe, self.runs / name, result)
@@ -95,48 +104,94 @@ class Laboratory:
 
     def _prepare(self, name: str, recipe: Recipe[Any, Any]) -> None:
         folder = self.runs / name
-        if not (folder / "config.json").exists():
+        if not (folder / "result.json").exists() and not checkpoints.steps(folder / "checkpoints"):
+            # Nothing is lost, whatever was meant to be trained here.
             save_json(to_plain(recipe), folder / "config.json")
-        elif to_plain(load_recipe(folder)) != to_plain(recipe):
-            raise TrainingError(f"{folder} holds a run of another configuration; delete it, or choose another --runs")
+            return
+        try:
+            changed = differences(to_plain(load_recipe(folder)), to_plain(recipe))
+        except ConfigurationError as error:
+            changed = [str(error)]
+        if changed:
+            raise TrainingError(
+                f"{folder} holds a run of another configuration ({'; '.join(changed[:3])}); delete it, or choose "
+                "another --runs"
+            )
+
+    def _result(self, name: str) -> dict[str, Any] | None:
+        result = load_result(self.runs / name)
+        missing = [key for key in FOUND if result is not None and key not in result]
+        if missing:
+            raise TrainingError(
+                f"{self.runs / name / 'result.json'} is damaged: it has no {missing[0]!r}; delete it, and the same "
+                "command writes it anew"
+            )
+        return result
 
     def _train_in_processes(self, todo: list[str]) -> None:
-        """At most `workers` at once; an interruption is passed on, and every run saves itself before this returns."""
+        """At most `workers` at once; after a signal or a failure every run saves itself before this ends.
+
+        A second SIGINT does not wait for that: what is left then is the last checkpoint of each.
+        """
         waiting, working = list(todo), dict[str, subprocess.Popen[bytes]]()
         began = spoken = time.monotonic()
         before = sum(self._step(name) for name in todo)
-        stopped = False
-        try:
-            while waiting or working:
-                while waiting and len(working) < self.workers:
-                    name = waiting.pop(0)
-                    working[name] = self._start(name)
-                    self.console.print(f"{self.name}: {name} begins", highlight=False)
-                time.sleep(0.5)
-                for name, process in list(working.items()):
-                    if process.poll() is None:
-                        continue
-                    del working[name]
-                    if process.returncode or load_result(self.runs / name) is None:
-                        waiting.clear()
-                        stopped = True
-                    left = len(waiting) + len(working)
-                    outcome = "failed" if process.returncode else "stopped" if stopped else "is done"
-                    self.console.print(f"{self.name}: {name} {outcome}; {left} of {len(todo)} left", highlight=False)
-                if time.monotonic() - spoken > EVERY:
-                    spoken = time.monotonic()
-                    self._say(todo, working, spoken - began, before)
-        except KeyboardInterrupt:
-            stopped = True
-            for process in working.values():
-                process.send_signal(signal.SIGTERM)
-            for process in working.values():
-                process.wait()
-        if stopped:
-            raise Interrupted("every run has saved itself; the same command goes on")
+        failed, stopping, told = list[str](), False, False
+        with _noted_signals() as asked:
+            try:
+                while working or (waiting and not stopping):
+                    while waiting and len(working) < self.workers and not stopping:
+                        name = waiting.pop(0)
+                        working[name] = self._start(name)
+                        self.console.print(f"{self.name}: {name} begins", highlight=False)
+                    time.sleep(0.2)
+                    for name, process in list(working.items()):
+                        if process.poll() is None:
+                            continue
+                        del working[name]
+                        left = f"{len(waiting) + len(working)} of {len(todo)} left"
+                        if self._result(name) is not None:
+                            outcome = "is done"
+                        elif process.returncode == 0 or (stopping and process.returncode < 0):
+                            outcome, stopping = "has stopped", True
+                        else:
+                            outcome, stopping = "failed", True
+                            failed.append(self._failure(name, process.returncode))
+                        self.console.print(f"{self.name}: {name} {outcome}; {left}", highlight=False)
+                    if (stopping or asked) and not told:
+                        stopping = told = True
+                        for process in working.values():
+                            process.terminate()
+                    if asked.count(signal.SIGINT) > 1:
+                        for process in working.values():
+                            process.kill()
+                    if time.monotonic() - spoken > EVERY:
+                        spoken = time.monotonic()
+                        self._say(todo, working, spoken - began, before)
+            finally:
+                # Whatever ended this, nothing goes on without it.
+                for process in working.values():
+                    process.terminate()
+                for process in working.values():
+                    process.wait()
+        if failed:
+            raise TrainingError(
+                "; ".join(failed) + ". The others have saved themselves, and go on with the same command"
+            )
+        if asked.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+        if stopping or asked:
+            raise Interrupted("every run has saved itself")
+
+    def _failure(self, name: str, code: int) -> str:
+        """What is known of it: how it ended, where its log is, and the end of that."""
+        log = self.runs / name / "log.txt"
+        end = "".join(log.read_text(errors="replace").splitlines()[-1:]).strip()
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return f"{name} failed {how}, see {log}" + (f": {end}" if end else "")
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
-        threads = max(1, (os.cpu_count() or 1) // self.workers)
+        threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // self.workers))
         command = [sys.executable, "-m", "scannable.experiments.worker", str(self.runs / name), self.device]
         with (self.runs / name / "log.txt").open("ab") as log:
             # In a session of its own, so that Ctrl-C reaches it once, through us.
@@ -144,7 +199,7 @@ class Laboratory:
                 command,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env={**os.environ, "OMP_NUM_THREADS": threads},
                 start_new_session=True,
             )
 
@@ -152,12 +207,31 @@ class Laboratory:
         """What is at work, and when all will be done if steps go on taking the time they took."""
         steps = {name: self._step(name) for name in todo}
         whole = {name: load_recipe(self.runs / name).steps for name in todo}
-        done = sum(whole[name] if load_result(self.runs / name) else steps[name] for name in todo)
-        left = seconds * (sum(whole.values()) - done) / max(1, done - before)
+        left = sum(whole[name] - steps[name] for name in todo if self._result(name) is None)
         where = ", ".join(f"{name} at step {steps[name]:,} of {whole[name]:,}" for name in working)
-        self.console.print(f"{self.name}: {where}; at most about {left / 60:.0f} min left", highlight=False)
+        done = sum(steps.values()) - before
+        when = f"; at most about {seconds * left / done / 60:.0f} min left" if done > 0 else ""
+        self.console.print(f"{self.name}: {where}{when}", highlight=False)
 
     def _step(self, name: str) -> int:
         path = self.runs / name / "metrics.jsonl"
         records = read_metrics(path) if path.exists() else []
         return int(records[-1]["step"]) if records else 0
+
+
+@contextlib.contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """The signals that come meanwhile: noted only, so that none falls between the start of a worker and its name."""
+    noted: list[int] = []
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    # Under nohup it is ignored, and shall be.
+    wanted += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    try:
+        before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in wanted}
+    except ValueError:  # not the main thread: signals are somebody else's
+        before = {}
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,9 +1,10 @@
 """All experiments by name: `scannable reproduce NAME`."""
 
 from importlib import import_module
-from typing import Literal
+from typing import Literal, get_args
 
-from scannable.experiments.laboratory import Laboratory
+from scannable.configuration import ConfigurationError, nearest
+from scannable.experiments.laboratory import Laboratory, Profile
 
 Name = Literal["s5", "mqar", "wikitext", "latency", "spd"]
 
@@ -14,6 +15,21 @@ ABOUT: dict[Name, str] = {
     "latency": "time per token and held bytes while a stream grows",
     "spd": "measured work, depth and memory against n: the complexity classes",
 }
+
+
+def named(name: str) -> list[Name]:
+    """The experiment of that name, or all of them."""
+    if name != "all" and name not in ABOUT:
+        raise ConfigurationError(f"there is no experiment {name!r}{nearest(name, (*ABOUT, 'all'))}")
+    return [known for known in ABOUT if name in (known, "all")]
+
+
+def profile_named(name: str) -> Profile:
+    """The profile of that name."""
+    for known in get_args(Profile):
+        if name == known:
+            return known
+    raise ConfigurationError(f"there is no profile {name!r}{nearest(name, get_args(Profile))}")
 
 
 def perform(name: Name, lab: Laboratory) -> None:

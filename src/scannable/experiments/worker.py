@@ -1,6 +1,7 @@
 """One run of an experiment in a process of its own: python -m scannable.experiments.worker FOLDER DEVICE"""
 
 import sys
+import traceback
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,10 @@ def main() -> None:
         Run(load_recipe(folder), folder, console=console, device=device).train(resume=True)
     except Interrupted as stopped:
         console.print(stopped, highlight=False)
+    except Exception as error:
+        traceback.print_exc()
+        # The last line of the log is the one that is shown.
+        sys.exit(" ".join(str(error).split()) or type(error).__name__)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class TransformerPSMConfig:
     """Keep no activations of Agg for backward; compute each level of the scan twice."""
     state_noise: float = 0.0
     """Deviation of Gaussian noise on what Agg returns, in training only: states then learn to absorb small errors,
-    which otherwise grow with the depth of the tree."""
+    which otherwise grow with the depth of the tree. A training run lets it grow from nothing to this."""
     agg_from_inf: bool = False
     """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights."""
 

@@ -20,7 +20,10 @@ class TransformerAgg(nn.Module):
     def __init__(self, config: TransformerPSMConfig) -> None:
         super().__init__()
         c = config.chunk_length
-        self.state_noise: float = config.state_noise
+        # A tensor, since a number that changes at every step would be compiled anew at every step.
+        self.noise: Tensor
+        self.register_buffer("noise", torch.tensor(config.state_noise), persistent=False)
+        self.noisy: bool = config.state_noise > 0
         self.transformer = Transformer(
             width=config.width,
             layers=config.agg_layers,
@@ -41,7 +44,7 @@ class TransformerAgg(nn.Module):
             both = self.transformer(pair, kept=newer.shape[-2])
         else:
             both = self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
-        return both + self.state_noise * torch.randn_like(both) if self.training and self.state_noise else both
+        return both + self.noise * torch.randn_like(both) if self.training and self.noisy else both
 
 
 class TransformerInf(nn.Module):
@@ -88,6 +91,9 @@ class TransformerPSM(PrefixScannableModel):
     returns: a prefix may be any of them, and Agg must not find one side of its window louder than the other.
     """
 
+    agg: TransformerAgg
+    inf: TransformerInf
+
     def __init__(self, config: TransformerPSMConfig) -> None:
         enc = nn.Embedding(config.vocab_size, config.width)
         head = (
@@ -110,14 +116,19 @@ class TransformerPSM(PrefixScannableModel):
         )
         self.config: TransformerPSMConfig = config
 
+    def at_progress(self, fraction: float) -> None:
+        """Called before each step of a training run with how much of it is over."""
+        self.agg.noise.fill_(fraction * self.config.state_noise)
+
     @torch.no_grad()
     def begin_stage(self, index: int) -> list[str]:
         """Called when a curriculum goes on to its length number `index`; the names of the weights that start anew.
 
         At c = 1 the second position of Inf computes x_0 * x_1, which is what Agg has to learn: after a first stage of
-        length 2, which needs no Agg at all, Agg starts where Inf has arrived (`agg_from_inf`).
+        length 2 or 3, at whose second position no Agg takes part, Agg starts where Inf has arrived (`agg_from_inf`).
         """
         if index != 1 or not self.config.agg_from_inf:
             return []
-        self.agg.transformer.load_state_dict(self.inf.transformer.state_dict())
-        return [f"agg.transformer.{name}" for name, _ in self.agg.transformer.named_parameters()]
+        agg, inf = self.agg.transformer, self.inf.transformer
+        agg.load_state_dict(inf.state_dict())
+        return [f"agg.transformer.{name}" for name, _ in agg.named_parameters()]

@@ -102,7 +102,7 @@ class Run:
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
         self._sinks, self._make_sinks = list[Sink](), sinks
-        self._stop = False
+        self.asked_to_stop = False
 
     # From the outside.
 
@@ -159,7 +159,7 @@ class Run:
             best = self.best
             enough = self._look(display) if self.step % recipe.evaluation.every == 0 else False
             self.done = enough or self.step == recipe.steps
-            stopping = bool(self.processes.total(float(self._stop))[0])
+            stopping = bool(self.processes.total(float(self.asked_to_stop))[0])
             # Last of all, when everything that the next step depends on is settled.
             if self.done or stopping or self.step % recipe.checkpoint_every == 0 or self.best is not best:
                 self._save()
@@ -186,6 +186,9 @@ class Run:
         asked = max(1.0, float(processes.total(float((targets != IGNORED).sum()))[0]))
         torch.manual_seed((recipe.seed * 1_000_003 + self.step) * 4096 + processes.rank)
         self.model.train()
+        at_progress: Any = getattr(self.model, "at_progress", None)
+        if at_progress is not None:
+            at_progress(self.step / recipe.steps)
         self.optimizer.zero_grad(set_to_none=True)
         parts = list(zip(batch.tokens.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
         total = 0.0
@@ -400,7 +403,7 @@ class Run:
 
     def _same_recipe(self, saved: Any, force: bool) -> None:
         mine = to_plain(self.recipe)
-        changed = [] if force else _differences(saved, mine)
+        changed = [] if force else differences(saved, mine)
         if changed:
             raise TrainingError(
                 f"{self.folder} was trained with another configuration ({'; '.join(changed[:5])}); use the same, or "
@@ -442,9 +445,9 @@ class Run:
         """Ask the loop to stop after this step; a second SIGINT stops at once."""
 
         def ask(number: int, frame: Any) -> None:
-            if self._stop and number == signal.SIGINT:
+            if self.asked_to_stop and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self._stop = True
+            self.asked_to_stop = True
 
         wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
         try:
@@ -513,10 +516,9 @@ def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:
             )
 
 
-def _differences(saved: Any, mine: Any, where: str = "") -> list[str]:
+def differences(saved: Any, mine: Any, where: str = "") -> list[str]:
+    """In words, which fields of two plain configurations are not equal."""
     if isinstance(saved, dict) and isinstance(mine, dict):
         names = sorted({*saved, *mine})
-        return [
-            d for name in names for d in _differences(saved.get(name), mine.get(name), f"{where}.{name}".strip("."))
-        ]
+        return [d for name in names for d in differences(saved.get(name), mine.get(name), f"{where}.{name}".strip("."))]
     return [] if saved == mine else [f"{where} was {saved!r:.40}, is {mine!r:.40}"]

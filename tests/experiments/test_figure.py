@@ -1,0 +1,172 @@
+"""Figures say what they show: axes have names, every model is in the legend, and so are the lines to compare with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scannable.experiments import figure as figures
+from scannable.experiments import mqar, s5, wikitext
+from scannable.experiments.laboratory import Trained
+from scannable.experiments.outcome import Outcome, best_rate, error_by_length, outcomes, sweep_table
+from scannable.training.recipe import Recipe
+
+
+def outcome(model: str, length: int = 18, error: float = 0.5, **changes: Any) -> Outcome:
+    values: dict[str, Any] = {
+        "model": model,
+        "part": "final",
+        "seed": 0,
+        "learning_rate": 1e-3,
+        "parameters": 1000,
+        "steps": 20,
+        "tokens": 5120,
+        "trained_to": 18,
+        "validation_loss": 1.0,
+        "length": length,
+        "samples": 16,
+        "loss": 2.0,
+        "error": error,
+        "bits_per_byte": None,
+    }
+    return Outcome(**(values | changes))
+
+
+def only_axes(figure: Figure) -> Axes:
+    (axes,) = figure.axes
+    assert axes.get_xlabel() and axes.get_ylabel()
+    return axes
+
+
+def legend(axes: Axes) -> list[str]:
+    found = axes.get_legend()
+    assert found is not None
+    return [text.get_text() for text in found.get_texts()]
+
+
+def drawn(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    """The curves with a name."""
+    lines = {str(line.get_label()): line for line in axes.get_lines()}
+    return {
+        name: ([float(x) for x in line.get_xdata()], [float(y) for y in line.get_ydata()])  # type: ignore[union-attr]
+        for name, line in lines.items()
+        if not name.startswith("_")
+    }
+
+
+def upright(axes: Axes) -> list[float]:
+    """Where vertical lines stand."""
+    return [float(line.get_xdata()[0]) for line in axes.get_lines() if list(line.get_ydata()) == [0, 1]]  # type: ignore[index]
+
+
+def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -> None:
+    rows = [outcome(name, length, 0.01 * i) for name in s5.TITLES for i, length in enumerate((18, 180, 4096))]
+    rows += [outcome(name, 18, 1.0, part="sweep") for name in s5.TITLES]
+    axes = only_axes(s5.draw(rows))
+    assert legend(axes) == list(s5.TITLES.values())
+    for xs, ys in drawn(axes).values():
+        # In percent, and nothing of the sweep.
+        assert (xs, ys) == ([18, 180, 4096], [0, 1, 2])
+    assert upright(axes) == [18, 160]
+    assert {text.get_text() for text in axes.texts} == {"trained to 18", "the paper: low error past 160"}
+
+
+def test_the_band_is_from_the_least_to_the_greatest_of_the_seeds() -> None:
+    rows = [
+        outcome(name, length, 0.1 * seed, seed=seed) for name in s5.TITLES for length in (8, 18) for seed in (1, 2, 6)
+    ]
+    axes = only_axes(s5.draw(rows))
+    assert drawn(axes)[s5.TITLES[s5.PSM]][1] == pytest.approx([30, 30])
+    for band in axes.collections:
+        heights: Any = band.get_paths()[0].vertices
+        assert (heights[:, 1].min(), heights[:, 1].max()) == pytest.approx((10, 60))
+
+
+def test_the_defect_is_beside_the_errors() -> None:
+    axes = only_axes(s5.draw_defects([s5.Defect(10, 1.0, 0.5, 0.6, 0.7), s5.Defect(20, 0.5, 0.1, 0.2, 0.3)]))
+    assert legend(axes) == ["associativity defect of Agg", "error at 18", "error at 64", "error at 180"]
+    assert drawn(axes)["error at 64"] == ([10, 20], [0.6, 0.2])
+
+
+def test_associative_recall_has_every_model_at_every_length() -> None:
+    titles = mqar.setting("paper").titles
+    rows = [outcome(name, length, length / 1000) for name in titles for length in (128, 256, 512)]
+    axes = only_axes(mqar.draw(rows, titles))
+    assert legend(axes) == list(titles.values()) and len(titles) == 6
+    for curve in drawn(axes).values():
+        assert curve == ([128, 256, 512], pytest.approx([12.8, 25.6, 51.2]))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["128", "256", "512"]
+
+
+def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mamba() -> None:
+    use = wikitext.SIZES["paper"]
+    losses = {wikitext.psm_name(c): 3 + 1 / c for c in use.chunks} | {"gpt2": 3.1, "mamba": 3.2, wikitext.LONGER: 2.9}
+    rows = [outcome(name, 512, loss=loss) for name, loss in losses.items()]
+    perplexities = {row.model: row.perplexity for row in rows}
+    axes = only_axes(wikitext.draw(rows, use))
+    longer, gpt2 = "the same at 2,048 for the same compute", "GPT-2, context 512"
+    assert legend(axes) == ["Transformer-PSM, trained at 512", longer, gpt2, "Mamba"]
+    curves = drawn(axes)
+    assert curves["Transformer-PSM, trained at 512"] == (
+        [32, 64, 128, 256],
+        [perplexities[f"psm-{c}"] for c in use.chunks],
+    )
+    assert curves[longer] == ([256], [perplexities[wikitext.LONGER]])
+    for name, title in ((wikitext.GPT2, gpt2), (wikitext.MAMBA, "Mamba")):
+        assert set(curves[title][1]) == {perplexities[name]}
+
+
+def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
+    rows = [outcome(name, length) for name in s5.TITLES for length in (18, 180)]
+    for folder in ("one", "two"):
+        assert figures.save_figure(s5.draw(rows), tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
+    for kind in ("png", "svg"):
+        assert (tmp_path / "one" / f"s5.{kind}").read_bytes() == (tmp_path / "two" / f"s5.{kind}").read_bytes()
+
+
+# What the runs were found to do.
+
+
+def trained(rate: float, stage: int, loss: float) -> Trained:
+    recipe: Recipe[Any, Any] = mqar.setting("smoke").recipe
+    score = {"length": 32, "samples": 4, "loss": 2.0, "error": 0.5, "bits_per_byte": None}
+    best = {"step": 3, "stage": stage, "loss": loss, "error": 0.5}
+    result = {"steps": 5, "tokens": 50, "parameters": 7, "best": best, "test": [score, score | {"length": 48}]}
+    return Trained(f"run-{rate}", recipe, Path("nowhere"), result)
+
+
+@pytest.mark.parametrize(
+    ("found", "best"),
+    [
+        ({1e-3: (0, 1.0), 3e-3: (0, 0.5), 1e-2: (0, 0.7)}, 3e-3),
+        # Further in the curriculum is harder, and its loss cannot be compared.
+        ({1e-3: (0, 0.1), 3e-3: (1, 2.5), 1e-2: (1, 2.7)}, 3e-3),
+    ],
+)
+def test_the_best_rate_came_furthest_and_then_lowest(found: dict[float, tuple[int, float]], best: float) -> None:
+    assert best_rate({rate: trained(rate, *reached) for rate, reached in found.items()}) == best
+
+
+def test_a_run_is_a_row_for_each_test_length() -> None:
+    rows = outcomes(trained(1e-3, 1, 0.25), "psm", "final")
+    assert [row.length for row in rows] == [32, 48]
+    lengths = mqar.setting("smoke").recipe.curriculum.lengths
+    assert {(row.model, row.part, row.trained_to, row.validation_loss) for row in rows} == {
+        ("psm", "final", lengths[1], 0.25)
+    }
+
+
+def test_errors_are_gathered_over_seeds_and_the_sweep_is_told_apart() -> None:
+    rows: Sequence[Outcome] = [
+        outcome("a", 18, 0.2),
+        outcome("a", 18, 0.6, seed=1),
+        outcome("b", 18, 0.9),
+        outcome("a", 18, 0.0, part="sweep", learning_rate=1e-2, trained_to=3, validation_loss=0.5),
+        outcome("a", 18, 0.0, part="sweep", learning_rate=1e-3, trained_to=4, validation_loss=0.25),
+    ]
+    (found,) = error_by_length(rows, "a").values()
+    assert (found.mean, found.least, found.greatest) == pytest.approx((0.4, 0.2, 0.6))
+    assert sweep_table(rows, {"a": "A", "b": "B"}) == [["A", "0.01", 3, "0.5000"], ["A", "0.001 (taken)", 4, "0.2500"]]

@@ -1,0 +1,131 @@
+"""The profile of the paper's sizes: as many parameters as the paper's models have, and recipes that train."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from scannable.experiments import mqar, s5, wikitext
+from scannable.experiments.laboratory import Laboratory, at_rate
+from scannable.model_file import build_model
+from scannable.training.limits import _WithoutValues
+from scannable.training.loop import Run
+from scannable.training.recipe import Recipe
+
+GPT2_TOKENS = 50_257
+
+
+def parameters(config: Any) -> int:
+    """Counted without memory."""
+    with torch.device("meta"), _WithoutValues():
+        return sum(parameter.numel() for parameter in build_model(config).parameters())
+
+
+def block(width: int) -> int:
+    """Of a Transformer: attention, an MLP of four times the width, two norms, all with biases."""
+    return 12 * width**2 + 13 * width
+
+
+def test_wikitext_has_gpt2_base_and_mamba_130m_and_transformer_psms_of_their_size() -> None:
+    models = wikitext.models("paper", GPT2_TOKENS)
+    # The published GPT-2 has 1,024 positions; 512 are the paper's context.
+    gpt2 = parameters(models[wikitext.GPT2])
+    assert gpt2 == 124_439_808 - 512 * 768
+    # state-spaces/mamba-130m has a vocabulary of 50,280.
+    assert parameters(models[wikitext.MAMBA]) == 129_135_360 - (50_280 - GPT2_TOKENS) * 768
+    assert parameters(wikitext.models("paper", 50_280)[wikitext.MAMBA]) == 129_135_360
+    for chunk_length in (32, 64, 128, 256):
+        psm = models[wikitext.psm_name(chunk_length)]
+        assert (psm.chunk_length, psm.agg_layers, psm.inf_layers, psm.heads) == (chunk_length, 1, 11, 12)
+        assert parameters(psm) == pytest.approx(gpt2, rel=0.01)
+    assert len(models) == 6
+
+
+def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_two() -> None:
+    models = {name: make(1e-4).model for name, make in s5.plain_recipes(s5.setting("paper")).items()}
+    ends = 2 * s5.ELEMENTS * 768
+    assert parameters(models[s5.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
+    assert 12 * block(768) == pytest.approx(85e6, rel=0.01)
+    # A position for each of the longest test.
+    assert parameters(models[s5.GPT2]) - parameters(models[s5.WITHOUT_POSITIONS]) == 4096 * 768
+    # state-spaces/mamba-370m, without its 50,280 embeddings.
+    assert parameters(models[s5.MAMBA]) == 371_516_416 - 50_280 * 1024 + 2 * s5.ELEMENTS * 1024
+    psm = models[s5.PSM]
+    assert (psm.width, psm.chunk_length, psm.heads, psm.agg_layers, psm.inf_layers) == (768, 1, 1, 1, 1)
+    assert parameters(psm) == pytest.approx(2 * block(768) + ends, rel=0.01)
+
+
+def test_mqar_has_two_layers_in_agg_and_two_in_inf_against_four_of_the_window() -> None:
+    use = mqar.setting("paper")
+    ends = 2 * 8192 * 256
+    for name, chunk_length in (("psm-small", 32), ("psm-large", 64)):
+        psm = use.models[name]
+        assert (psm.width, psm.heads, psm.agg_layers, psm.inf_layers) == (256, 1, 2, 2)
+        assert (psm.chunk_length, psm.compress) == (chunk_length, "projection")
+        assert parameters(psm) == pytest.approx(4 * block(256) + ends, rel=0.02)
+    for name, window in (("swt-small", 32), ("swt-large", 64)):
+        assert (use.models[name].layers, use.models[name].window, use.models[name].heads) == (4, window, 1)
+        assert parameters(use.models[name]) == pytest.approx(4 * block(256) + 512 * 256 + ends, rel=0.01)
+    assert (use.models["mamba"].layers, use.models["mamba"].width) == (2, 256)
+    assert parameters(use.models["full"]) == 2 * block(256) + 2 * 256 + 512 * 256 + ends
+
+
+def test_the_longer_context_has_as_many_tokens_a_step() -> None:
+    for recipe in (mqar.setting("paper").recipe, mqar.setting("laptop").recipe):
+        length = recipe.curriculum.lengths[-1]
+        recipe = replace(recipe, curriculum=replace(recipe.curriculum, lengths=(length,)))
+        longer = wikitext.longer(recipe)
+        assert longer.curriculum.lengths == (4 * length,)
+        assert longer.samples(4 * length) * 4 * length == recipe.samples(length) * length
+
+
+def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:
+    """One sample a step, and no checkpoint, which would take a gigabyte."""
+    run = Run(replace(recipe, batch_samples=1), folder, console=Console(quiet=True))
+    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    for _ in range(2):
+        loss, norm, tokens = run._one_step(length)
+        run.step += 1
+        assert tokens == length and norm > 0
+        # It knows nothing yet. Where the embedding is the output layer, too, it even says its input again, and is wrong.
+        assert 0.5 < loss / log(recipe.task.out_size) < (4 if getattr(recipe.model, "tie_weights", False) else 2)
+    changed = [not torch.equal(new, old) for new, old in zip(run.model.parameters(), before, strict=True)]
+    # All but what this sample has no use for.
+    assert sum(changed) > 0.9 * len(changed)
+
+
+S5: dict[str, Callable[[], Recipe[Any, Any]]] = {
+    name: lambda name=name: s5.plain_recipes(s5.setting("paper"))[name](1e-4)
+    for name in (s5.PSM, s5.GPT2, s5.WITHOUT_POSITIONS, s5.MAMBA)
+} | {s5.HELPED: lambda: s5.helped(s5.plain_recipes(s5.setting("paper"))[s5.PSM](1e-4))}
+
+
+@pytest.mark.parametrize("name", S5)
+def test_s5_trains(tmp_path: Path, name: str) -> None:
+    recipe = S5[name]()
+    # One layer of Mamba's 48.
+    one = replace(recipe.model, layers=1) if name == s5.MAMBA else recipe.model
+    two_steps(replace(recipe, model=one), 6, tmp_path)
+
+
+@pytest.mark.parametrize("name", mqar.setting("paper").models)
+def test_mqar_trains(tmp_path: Path, name: str) -> None:
+    use = mqar.setting("paper")
+    two_steps(at_rate(use.recipe, use.models[name])(1e-4), 192, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["psm-32", wikitext.GPT2, wikitext.MAMBA])
+def test_wikitext_trains(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "book.txt").write_text("the cat sat on the mat, and the dog on the log. " * 300)
+    lab = Laboratory("wikitext", "paper", tmp_path, tmp_path, data=str(tmp_path / "book.txt"))
+    # GPT-2's vocabulary would be half of the model; that of this text is a few hundred.
+    recipe, rates, _ = wikitext.recipe(lab)
+    model = wikitext.models("paper", recipe.task.vocab_size)[name]
+    one = replace(model, layers=1) if name == wikitext.MAMBA else model
+    two_steps(at_rate(recipe, one)(rates[0]), 96, tmp_path / "run")

@@ -1,0 +1,346 @@
+"""`scannable reproduce` at its smallest: what it leaves, what it says, and that all models had the same to learn from."""
+
+import csv
+import json
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import exp
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from scannable import cli
+from scannable.configuration import from_plain
+from scannable.experiments import mqar, s5, wikitext
+from scannable.experiments.laboratory import Laboratory, Profile
+from scannable.experiments.reproduce import ABOUT, Name, named, profile_named
+from scannable.training.loop import load_recipe, load_result
+from scannable.training.recipe import Recipe
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What an experiment left behind."""
+
+    name: Name
+    results: Path
+    runs: Path
+
+    @property
+    def rows(self) -> list[Row]:
+        with (self.results / f"{self.name}.csv").open() as file:
+            return list(csv.DictReader(file))
+
+    @property
+    def page(self) -> str:
+        return (self.results / "README.md").read_text()
+
+    def files(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.results)): path.read_bytes() for path in self.results.rglob("*.*")}
+
+    def recipes(self) -> dict[str, Recipe[Any, Any]]:
+        paths = (self.results / "configurations").iterdir()
+        return {path.stem: from_plain(json.loads(path.read_text()), Recipe, path.name) for path in paths}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    said: str
+    error: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command within this process."""
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["scannable", "reproduce", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "300")
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        printed = capsys.readouterr()
+        said, number = (f"{code}\n", 1) if isinstance(code, str) else ("", int(code))
+        return Ended(number, printed.out, printed.err + said)
+
+    return call
+
+
+# What it leaves.
+
+FIGURES: dict[Name, list[str]] = {"s5": ["s5", "associativity"], "mqar": ["mqar"], "wikitext": ["wikitext"]}
+MODELS: dict[Name, set[str]] = {
+    "s5": set(s5.TITLES),
+    "mqar": {"psm-large", "psm-small", "swt-large", "swt-small", "mamba", "full"},
+    "wikitext": {"psm-8", "psm-16", "psm-32", "psm-longer", "gpt2", "mamba"},
+}
+SWEPT: dict[Name, set[str]] = {
+    "s5": {"gpt2", "gpt2-no-positions", "mamba"},
+    "mqar": MODELS["mqar"],
+    "wikitext": {"psm-16", "gpt2", "mamba"},
+}
+"""Models whose learning rate is chosen among several: all baselines at least."""
+SENTENCES: dict[Name, list[str]] = {
+    "s5": ["Transformer-PSM keeps a low error past 160 tokens; GPT-2 and Mamba fail soon after 18", "width 32 instead"],
+    "mqar": ["The paper at 512 tokens: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"],
+    "wikitext": ["| 22.28 |", "| 24.7 |", "| 24.12 |"],
+}
+"""The paper's results, and what was scaled down."""
+
+
+def assert_all_files(left: Left) -> None:
+    files = left.files()
+    for name in FIGURES[left.name]:
+        assert files[f"{name}.png"].startswith(b"\x89PNG") and b"<svg" in files[f"{name}.svg"]
+        assert f"{name}.csv" in files and f"]({name}.png)" in left.page
+
+
+def assert_page(left: Left, command: str) -> None:
+    assert f"`{command}`" in left.page
+    # GPT-2's and Mamba's perplexities have a row each; T-PSM's 24.12 is at c = 32.
+    for sentence in SENTENCES[left.name]:
+        assert sentence in left.page
+    # Whole tables: as many cells in each row as in its head.
+    tables = [block.splitlines() for block in left.page.split("\n\n") if block.startswith("| ")]
+    assert len(tables) >= 2
+    for lines in tables:
+        assert len({line.count("|") for line in lines}) == 1
+    taken = [line for line in tables[-1] if "(taken)" in line]
+    assert len(taken) == len(SWEPT[left.name])
+
+
+def assert_rows(left: Left) -> None:
+    rows = left.rows
+    final = [row for row in rows if row["part"] == "final"]
+    assert {row["model"] for row in final} == MODELS[left.name]
+    rates = {
+        name: {r["learning_rate"] for r in rows if (r["model"], r["part"]) == (name, "sweep")}
+        for name in MODELS[left.name]
+    }
+    assert {name for name, found in rates.items() if found} == SWEPT[left.name]
+    assert all(len(rates[name]) >= 3 for name in SWEPT[left.name])
+    for row in rows:
+        assert 0 <= float(row["error"]) <= 1 and float(row["loss"]) > 0
+        assert int(row["parameters"]) > 0 and int(row["steps"]) > 0 and int(row["samples"]) > 0
+        # The figure has the rate that won.
+        if row["part"] == "final" and row["model"] in SWEPT[left.name]:
+            assert row["learning_rate"] in rates[row["model"]]
+
+
+def assert_rows_are_what_the_runs_found(left: Left) -> None:
+    runs = {path.name: (load_recipe(path), load_result(path) or {}) for path in left.runs.iterdir()}
+    found = {
+        (
+            result["parameters"],
+            recipe.optimizer.learning_rate,
+            result["steps"],
+            result["best"]["loss"],
+            score["length"],
+            score["loss"],
+            score["error"],
+        )
+        for recipe, result in runs.values()
+        for score in result["test"]
+    }
+    for row in left.rows:
+        if row["model"] != s5.EARLY:
+            names = ("learning_rate", "validation_loss", "loss", "error")
+            rate, validation, loss, error = (float(row[name]) for name in names)
+            parameters, steps, length = (int(row[name]) for name in ("parameters", "steps", "length"))
+            assert (parameters, rate, steps, validation, length, loss, error) in found
+
+
+def assert_configurations(left: Left) -> None:
+    recipes = left.recipes()
+    assert recipes.keys() == {path.name for path in left.runs.iterdir()}
+    for name, recipe in recipes.items():
+        assert recipe == load_recipe(left.runs / name)
+
+
+def assert_same_samples(left: Left) -> None:
+    """All models of a figure, and all rates of a sweep, have one task, seed, batch and number of steps at most."""
+    recipes = left.recipes()
+    sweep = {name: recipe for name, recipe in recipes.items() if name.startswith("sweep-")}
+    final = {name: recipe for name, recipe in recipes.items() if name not in sweep}
+    for part in (sweep, final):
+        seen = {(recipe.task, recipe.seed, recipe.batch_tokens, recipe.batch_samples) for recipe in part.values()}
+        assert len(seen) == (1 if part else 0)
+        plain = [
+            replace(recipe, model=one.model, optimizer=one.optimizer)
+            for one in list(part.values())[:1]
+            for name, recipe in part.items()
+            if name.rsplit("-", 1)[0] != s5.HELPED and name != wikitext.LONGER
+        ]
+        assert all(recipe == plain[0] for recipe in plain)
+    most = max(recipe.steps for name, recipe in recipes.items() if name.rsplit("-", 1)[0] != s5.HELPED)
+    assert all(int(row["steps"]) <= most for row in left.rows if row["model"] != s5.HELPED)
+
+
+def check(left: Left, command: str) -> None:
+    assert_all_files(left)
+    assert_page(left, command)
+    assert_rows(left)
+    assert_rows_are_what_the_runs_found(left)
+    assert_configurations(left)
+    assert_same_samples(left)
+
+
+def again(reproduce: Command, left: Left, *arguments: object) -> None:
+    """The same command once more trains nothing, and writes the same."""
+    before = left.files()
+    trained = {path: path.stat().st_mtime_ns for path in left.runs.rglob("*")}
+    ended = reproduce(*arguments)
+    assert ended.code == 0, ended.error
+    assert " runs are there already" in ended.said and ": run 1 of " not in ended.said
+    assert {path: path.stat().st_mtime_ns for path in left.runs.rglob("*")} == trained
+    assert left.files() == before
+
+
+def places(folder: Path) -> list[object]:
+    return ["--profile", "smoke", "--out", folder / "results", "--runs", folder / "runs"]
+
+
+def left_in(folder: Path, name: Name) -> Left:
+    return Left(name, folder / "results" / name / "smoke", folder / "runs" / name / "smoke")
+
+
+def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    ended = reproduce("s5", *places(tmp_path))
+    assert ended.code == 0, ended.error
+    assert ended.said.startswith("s5: state tracking: error by length") and "s5: written to" in ended.said
+    assert signal.getsignal(signal.SIGTERM) is handler
+    left = left_in(tmp_path, "s5")
+    check(left, "scannable reproduce s5 --profile smoke")
+    rows, use = left.rows, s5.setting("smoke")
+    # After as many steps as the others, of the same model, at the same lengths.
+    helped, early = ([row for row in rows if row["model"] == name] for name in (s5.HELPED, s5.EARLY))
+    assert [row["length"] for row in early] == [row["length"] for row in helped]
+    assert {int(row["steps"]) for row in early} == {use.recipe.steps}
+    assert {int(row["steps"]) for row in helped} == {9 * use.recipe.steps // 4}
+    assert {row["loss"] for row in early}.isdisjoint(row["loss"] for row in helped)
+    assert int(early[0]["tokens"]) < int(helped[0]["tokens"])
+    with (left.results / "associativity.csv").open() as file:
+        along = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in along] == [10, 20, 30, 40]
+    assert all(float(row["associativity_defect"]) > 0 for row in along)
+    again(reproduce, left, "s5", *places(tmp_path))
+
+
+def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
+    ended = reproduce("mqar", *places(tmp_path))
+    assert ended.code == 0, ended.error
+    left = left_in(tmp_path, "mqar")
+    check(left, "scannable reproduce mqar --profile smoke")
+    # The run that won is the one of the figure.
+    for name in MODELS["mqar"]:
+        swept, final = (
+            [r for r in left.rows if (r["model"], r["part"]) == (name, part)] for part in ("sweep", "final")
+        )
+        furthest = max((int(row["trained_to"]), -float(row["validation_loss"])) for row in swept)
+        assert {(int(row["trained_to"]), -float(row["validation_loss"])) for row in final} == {furthest}
+        assert [int(row["length"]) for row in final] == [32, 48]
+    again(reproduce, left, "mqar", *places(tmp_path))
+
+
+def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    book = tmp_path / "book"
+    book.mkdir()
+    (book / "chapter.txt").write_text("the cat sat on the mat, and the dog on the log. " * 300)
+    arguments = ["wikitext", *places(tmp_path), "--data", book, "--tokenizer", "bytes"]
+    ended = reproduce(*arguments)
+    assert ended.code == 0, ended.error
+    left = left_in(tmp_path, "wikitext")
+    check(left, f"scannable reproduce wikitext --profile smoke --data {book} --tokenizer bytes")
+    assert (tmp_path / "cache" / "scannable").is_dir()
+    final = [row for row in left.rows if row["part"] == "final"]
+    assert len({row["tokens"] for row in final}) == 1
+    # Every token of the test split but the first is scored, in windows of 64 or of 256.
+    tokens = next(iter(left.recipes().values())).task.counts("test").tokens - 1
+    assert {int(row["samples"]) for row in final} == {-(-tokens // 64), -(-tokens // 256)}
+    lines = {line.split(" | ")[0].strip("| "): line for line in left.page.splitlines() if line.startswith("| ")}
+    for name, title in (("gpt2", "GPT-2, context 64"), ("psm-32", "Transformer-PSM, c = 32"), ("mamba", "Mamba")):
+        loss = next(float(row["loss"]) for row in final if row["model"] == name)
+        assert f"| {exp(loss):.4f} |" in left.page and title in lines
+    assert f"`{book}`" in left.page and "2 layers" in left.page
+    again(reproduce, left, *arguments)
+
+
+# What is asked for by name.
+
+
+def test_experiments_and_profiles_have_names() -> None:
+    assert named("all") == list(ABOUT) == list(get_args(Name))
+    assert [named(name) for name in ABOUT] == [[name] for name in ABOUT]
+    assert [profile_named(name) for name in ("smoke", "laptop", "paper")] == list(get_args(Profile))
+
+
+def test_the_help_has_every_experiment_and_profile(reproduce: Command) -> None:
+    ended = reproduce("--help")
+    assert ended.code == 0
+    assert f"{{{','.join((*ABOUT, 'all'))}}}" in ended.said
+    assert f"--profile {{{','.join(get_args(Profile))}}}" in ended.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["s55"], "there is no experiment 's55'; did you mean 's5'? known: s5, mqar, wikitext, latency, spd, all"),
+        (["wikitex"], "there is no experiment 'wikitex'; did you mean 'wikitext'?"),
+        (["s5", "--profile", "smok"], "there is no profile 'smok'; did you mean 'smoke'? known: smoke, laptop, paper"),
+        (["s5", "--workers", "0"], "workers=0 must be above 0"),
+        (["mqar", "--workers", "-1", "--profile", "smoke"], "workers=-1 must be above 0"),
+        (["s5", "--profile", "smoke", "--out", "file"], "Not a directory: 'file/s5/smoke'"),
+        (["s5", "--profile", "smoke", "--runs", "file"], "Not a directory"),
+        (["s5", "--profile", "smoke", "--out", "out", "--runs", "runs", "--device", "nonesuch"], "nonesuch"),
+        (
+            ["wikitext", "--profile", "smoke", "--out", "out", "--runs", "runs", "--data", "nowhere"],
+            "data='nowhere' is neither a file nor a folder",
+        ),
+        (
+            ["wikitext", "--profile", "smoke", "--out", "out", "--runs", "runs", "--data", "file"],
+            "but a sample of length=64 needs 65",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_before_anything_is_trained(
+    arguments: list[str], expected: str, tmp_path: Path, reproduce: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("a file\n" * 9)
+    ended = reproduce(*arguments)
+    assert ended.code == 1 and expected in ended.error
+    assert ended.error.startswith("scannable: ") and len(ended.error.strip().splitlines()) == 1
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["s5", "--workers", "many"], ["s5", "--worker", "2"]])
+def test_what_cannot_be_parsed_exits_with_2(arguments: list[str], reproduce: Command) -> None:
+    ended = reproduce(*arguments)
+    assert ended.code == 2 and "Traceback" not in ended.error
+
+
+def test_an_interruption_exits_with_130_and_says_how_to_go_on(
+    tmp_path: Path, reproduce: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(lab: Laboratory) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(mqar, "run", interrupted)
+    ended = reproduce("mqar", *places(tmp_path))
+    assert ended.code == 130 and ended.said.endswith("interrupted; the same command goes on\n") and not ended.error
