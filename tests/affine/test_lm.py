@@ -164,3 +164,19 @@ def test_a_counter_over_other_chunks_is_refused() -> None:
 def test_no_rows_of_tokens_give_no_rows_of_logits() -> None:
     for row in ("gla", "mamba", "log_linear"):
         assert model_of(row)(torch.zeros(0, 5, dtype=torch.int64)).shape == (0, 5, 40)
+
+
+@pytest.mark.parametrize("row", ["gla", "mamba", "log_linear", "lstm"])
+def test_activations_may_be_computed_twice_instead_of_kept(row: str) -> None:
+    tokens, found = tokens_of(2, 70), []
+    for again in (False, True):
+        model, calls = model_of(row, checkpoint=again, dropout=0.1), []
+        model.blocks[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        torch.manual_seed(2)
+        model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+        assert len(calls) == (2 if again else 1)
+        found.append([parameter.grad for parameter in model.parameters()])
+        model.eval()(tokens)
+        assert len(calls) == (3 if again else 2)
+    for once, twice in zip(*found, strict=True):
+        assert torch.equal(once, twice)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from scannable.affine.actions import Scalar
 from scannable.affine.layer import LayerState, ZooLayer, held_bytes
@@ -44,6 +45,8 @@ class ZooConfig:
     dropout: float = 0.0
     eps: float = 1e-5
     """Of the norms between the blocks."""
+    checkpoint: bool = False
+    """Keep no activations of the blocks for backward; compute each of them twice."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the row's layer, such as state_size for Mamba."""
 
@@ -214,8 +217,13 @@ class ZooLM(nn.Module):
     ) -> tuple[Tensor, tuple[LayerState, ...]]:
         x = functional.embedding(tokens, self.embedding.weight)
         after: list[LayerState] = []
+        again = self.config.checkpoint and self.training and torch.is_grad_enabled()
         for block, state in zip(self._blocks(), layers, strict=True):
-            x, state = block(x, state, lengths, mode)
+            x, state = (
+                checkpoint(block, x, state, lengths, mode, use_reentrant=False)
+                if again
+                else block(x, state, lengths, mode)
+            )
             after.append(state)
         return self.norm(x), tuple(after)
 
