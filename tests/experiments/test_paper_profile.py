@@ -48,13 +48,13 @@ def test_wikitext_has_gpt2_base_and_mamba_130m_and_transformer_psms_of_their_siz
 
 def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_two() -> None:
     models = {name: make(1e-4).model for name, make in s5.plain_recipes(s5.setting("paper")).items()}
-    ends = 2 * s5.ELEMENTS * 768
+    ends = s5.ELEMENTS * 768
     assert parameters(models[s5.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
     assert 12 * block(768) == pytest.approx(85e6, rel=0.01)
     # A position for each of the longest test.
     assert parameters(models[s5.GPT2]) - parameters(models[s5.WITHOUT_POSITIONS]) == 4096 * 768
     # state-spaces/mamba-370m, without its 50,280 embeddings.
-    assert parameters(models[s5.MAMBA]) == 371_516_416 - 50_280 * 1024 + 2 * s5.ELEMENTS * 1024
+    assert parameters(models[s5.MAMBA]) == 371_516_416 - 50_280 * 1024 + s5.ELEMENTS * 1024
     psm = models[s5.PSM]
     assert (psm.width, psm.chunk_length, psm.heads, psm.agg_layers, psm.inf_layers) == (768, 1, 1, 1, 1)
     assert parameters(psm) == pytest.approx(2 * block(768) + ends, rel=0.01)
