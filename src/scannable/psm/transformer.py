@@ -91,9 +91,6 @@ class TransformerPSM(PrefixScannableModel):
     returns: a prefix may be any of them, and Agg must not find one side of its window louder than the other.
     """
 
-    agg: TransformerAgg
-    inf: TransformerInf
-
     def __init__(self, config: TransformerPSMConfig) -> None:
         enc = nn.Embedding(config.vocab_size, config.width)
         head = (
@@ -118,7 +115,8 @@ class TransformerPSM(PrefixScannableModel):
 
     def at_progress(self, fraction: float) -> None:
         """Called before each step of a training run with how much of it is over."""
-        self.agg.noise.fill_(fraction * self.config.state_noise)
+        if isinstance(self.agg, TransformerAgg):  # and not one of its user's own
+            self.agg.noise.fill_(fraction * self.config.state_noise)
 
     @torch.no_grad()
     def begin_stage(self, index: int) -> list[str]:
@@ -127,8 +125,10 @@ class TransformerPSM(PrefixScannableModel):
         At c = 1 the second position of Inf computes x_0 * x_1, which is what Agg has to learn: after a first stage of
         length 2 or 3, at whose second position no Agg takes part, Agg starts where Inf has arrived (`agg_from_inf`).
         """
+        agg, inf = self.agg, self.inf
         if index != 1 or not self.config.agg_from_inf:
             return []
-        agg, inf = self.agg.transformer, self.inf.transformer
-        agg.load_state_dict(inf.state_dict())
-        return [f"agg.transformer.{name}" for name, _ in agg.named_parameters()]
+        if not isinstance(agg, TransformerAgg) or not isinstance(inf, TransformerInf):
+            raise TypeError(f"agg_from_inf needs this model's own Agg and Inf, not {type(agg)} and {type(inf)}")
+        agg.transformer.load_state_dict(inf.transformer.state_dict())
+        return [f"agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]
