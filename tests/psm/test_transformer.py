@@ -15,21 +15,26 @@ def model_of(**changes: object) -> sc.TransformerPSM:
 def test_noise_is_on_what_agg_returns_and_only_in_training(compress: str) -> None:
     noisy, plain = model_of(state_noise=0.3, compress=compress), model_of(compress=compress)
     older, newer = torch.randn(2, 500, 2, 32).unbind(0)
-    noise = (noisy.agg(older, newer) - plain.agg(older, newer)).detach()
-    assert abs(float(noise.std()) - 0.3) < 0.01
-    assert abs(float(noise.mean())) < 0.01
+    for gain in (1.0, 7.0):
+        for model in (noisy, plain):
+            model.state_dict()["agg.transformer.norm.weight"].fill_(gain)
+        states = plain.agg(older, newer).detach()
+        noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
+        assert abs(float(noise.std()) - 0.3) < 0.01
+        assert abs(float(noise.mean())) < 0.01
     assert not torch.equal(noisy.agg(older, newer), noisy.agg(older, newer))
     assert torch.equal(noisy.eval().agg(older, newer), plain.eval().agg(older, newer))
 
 
 def test_noise_grows_with_the_progress_of_a_run() -> None:
-    noisy, plain = model_of(state_noise=0.4), model_of()
+    noisy = model_of(state_noise=0.4)
     older, newer = torch.randn(2, 500, 2, 32).unbind(0)
-    for fraction in (0.0, 0.5, 1.0):
-        noisy.at_progress(fraction)
-        noise = (noisy.agg(older, newer) - plain.agg(older, newer)).detach()
-        assert abs(float(noise.std()) - 0.4 * fraction) < 0.01
-    assert noisy.state_dict().keys() == plain.state_dict().keys()
+    states = model_of().agg(older, newer).detach()
+    for progress, expected in ((0.0, 0.0), (0.25, 0.2), (0.5, 0.4), (1.0, 0.4)):
+        noisy.at_progress(progress)
+        noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
+        assert abs(float(noise.std()) - expected) < 0.01
+    assert noisy.state_dict().keys() == model_of().state_dict().keys()
 
 
 def test_noise_leaves_duality_as_it_is() -> None:

@@ -32,8 +32,9 @@ class TransformerPSMConfig:
     checkpoint: bool = False
     """Keep no activations of Agg for backward; compute each level of the scan twice."""
     state_noise: float = 0.0
-    """Deviation of Gaussian noise on what Agg returns, in training only: states then learn to absorb small errors,
-    which otherwise grow with the depth of the tree. A training run lets it grow from nothing to this."""
+    """Gaussian noise on what Agg returns, in training only, as a fraction of its size: states then learn to
+    absorb small errors, which otherwise grow from level to level of the tree. A run lets it grow to this over its first
+    half."""
     agg_from_inf: bool = False
     """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights."""
 

@@ -44,7 +44,12 @@ class TransformerAgg(nn.Module):
             both = self.transformer(pair, kept=newer.shape[-2])
         else:
             both = self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
-        return both + self.noise * torch.randn_like(both) if self.training and self.noisy else both
+        return self._with_noise(both) if self.training and self.noisy else both
+
+    def _with_noise(self, states: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
+        # Relative, or the gain of the last LayerNorm would grow until the noise no longer matters.
+        size = states.detach().square().mean((-1, -2), keepdim=True).sqrt()
+        return states + self.noise * size * torch.randn_like(states)
 
 
 class TransformerInf(nn.Module):
@@ -116,7 +121,7 @@ class TransformerPSM(PrefixScannableModel):
     def at_progress(self, fraction: float) -> None:
         """Called before each step of a training run with how much of it is over."""
         if isinstance(self.agg, TransformerAgg):  # and not one of its user's own
-            self.agg.noise.fill_(fraction * self.config.state_noise)
+            self.agg.noise.fill_(min(1.0, 2 * fraction) * self.config.state_noise)
 
     @torch.no_grad()
     def begin_stage(self, index: int) -> list[str]:
