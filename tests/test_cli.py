@@ -129,7 +129,7 @@ def test_the_help_of_a_recipe_has_every_field_with_its_value_and_meaning(scannab
         "--model.width INT d, the same for Enc, Agg and Inf. (default: 64)",
         "--task.group STR",
         "(default: Z5)",
-        "--optimizer.schedule {constant,linear,cosine} How the learning rate goes from its peak",
+        "--optimizer.schedule {constant,linear,cosine,late} How the learning rate goes from its peak",
         "--curriculum.lengths [INT [INT ...]] (default: 4 8 16)",
         "--evaluation.stop-below {None}|FLOAT",
         "--resume, --no-resume Go on from the newest whole checkpoint, or start if there is none.",
@@ -376,7 +376,7 @@ def test_a_mistake_about_a_run_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "Expected one of {demo, recipes, train, eval, generate, verify, plot, zoo}"),
+        ([], "Expected one of {demo, recipes, train, eval, generate, verify, plot, zoo, reproduce}"),
         (["dmeo"], "Available subcommands: demo, recipes, train"),
         (["eval"], "folder of the run"),
         (["eval", "run", "--split", "tset"], "invalid choice 'tset' for argument '--split'"),
@@ -386,7 +386,10 @@ def test_a_mistake_about_a_run_is_one_line(
         (["train", "demo", "--model.width", "0"], "width=0 must be a whole number of at least 1"),
         (["train", "demo", "--model.heads", "7"], "width=64 is not a multiple of heads=7"),
         (["train", "demo", "--task.group", "S77"], "group='S77' has more than 2,048 elements"),
-        (["train", "demo", "--optimizer.schedule", "cosin"], "Expected one of ('constant', 'linear', 'cosine')"),
+        (
+            ["train", "demo", "--optimizer.schedule", "cosin"],
+            "Expected one of ('constant', 'linear', 'cosine', 'late')",
+        ),
         (["train", "demo", "--optimizer.learning-rate", "nan"], "learning_rate=nan must be above 0"),
         (["train", "demo", "--curriculum.lengths"], "lengths is empty; give at least one length"),
         (["train", "demo", "--out"], "--out"),

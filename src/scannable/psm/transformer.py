@@ -20,10 +20,7 @@ class TransformerAgg(nn.Module):
     def __init__(self, config: TransformerPSMConfig) -> None:
         super().__init__()
         c = config.chunk_length
-        # A tensor, since a number that changes at every step would be compiled anew at every step.
-        self.noise: Tensor
-        self.register_buffer("noise", torch.tensor(config.state_noise), persistent=False)
-        self.noisy: bool = config.state_noise > 0
+        self.noise: float = config.state_noise
         self.transformer = Transformer(
             width=config.width,
             layers=config.agg_layers,
@@ -44,7 +41,7 @@ class TransformerAgg(nn.Module):
             both = self.transformer(pair, kept=newer.shape[-2])
         else:
             both = self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
-        return self._with_noise(both) if self.training and self.noisy else both
+        return self._with_noise(both) if self.training and self.noise else both
 
     def _with_noise(self, states: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
         # Relative, or the gain of the last LayerNorm would grow until the noise no longer matters.
@@ -121,7 +118,7 @@ class TransformerPSM(PrefixScannableModel):
     def at_progress(self, fraction: float) -> None:
         """Called before each step of a training run with how much of it is over."""
         if isinstance(self.agg, TransformerAgg):  # and not one of its user's own
-            self.agg.noise.fill_(min(1.0, 2 * fraction) * self.config.state_noise)
+            self.agg.noise = min(1.0, 2 * fraction) * self.config.state_noise
 
     @torch.no_grad()
     def begin_stage(self, index: int) -> list[str]:
