@@ -57,9 +57,9 @@ def powers(axes: Axes, ticks: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def tidy(axes: Axes) -> None:
-    """The look that all figures share."""
+def tidy(axes: Axes, *, legend: bool = True) -> None:
+    """The look that all figures share; the legend names what has a label, unless the figure has one for all axes."""
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
+    if legend and axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9)

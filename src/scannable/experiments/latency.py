@@ -21,7 +21,7 @@ from torch import Tensor
 from scannable.affine import ZooConfig, ZooLM
 from scannable.baselines import GPT2Baseline, GPT2BaselineConfig, GPT2State, MambaBaseline, MambaBaselineConfig
 from scannable.baselines.model import transformers
-from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table
+from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, Profile
 from scannable.nn import KVCache
 from scannable.protocol import StreamState
@@ -259,8 +259,7 @@ def draw(timings: Sequence[Timing], sizes: Sizes) -> Figure:
 
 
 def _finish(axes: Axes) -> None:
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes, legend=False)
 
 
 def run(lab: Laboratory) -> None:

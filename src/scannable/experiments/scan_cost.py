@@ -13,7 +13,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scannable.experiments.figure import save_figure, save_rows
+from scannable.experiments.figure import save_figure, save_rows, tidy
 from scannable.scan import BinaryCounter, reference, scan
 from scannable.spd.counters import CountedAgg
 
@@ -107,9 +107,7 @@ def draw(costs: list[ScanCost]) -> Figure:
 def _finish(axes: Axes) -> None:
     axes.set(xscale="log", xlabel="elements n")
     axes.set_xscale("log", base=2)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
 
 
 def report(folder: Path) -> tuple[list[ScanCost], Path]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from scannable.affine import ZooConfig, ZooLM
 from scannable.baselines import GPT2Baseline, GPT2BaselineConfig
 from scannable.experiments import scan_cost
-from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table
+from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.growth import NEGLIGIBLE, growth
 from scannable.experiments.laboratory import Laboratory, Profile
 from scannable.experiments.predicted_cost import Prediction, predict
@@ -258,8 +258,7 @@ def _reference(axes: Axes, values: Sequence[float], n: Sequence[int], law: str) 
 def _finish(axes: Axes) -> None:
     axes.set(xlabel="tokens n", yscale="log")
     axes.set_xscale("log", base=2)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes, legend=False)
 
 
 def draw_counts(counters: Sequence[scan_cost.ScanCost], predictions: Sequence[Prediction]) -> Figure:
@@ -289,9 +288,7 @@ def draw_counts(counters: Sequence[scan_cost.ScanCost], predictions: Sequence[Pr
     right.set(title="Eqs. C1 and C2", xlabel="tokens n", ylabel="counted / predicted", ylim=(0.9, 1.1))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
+        tidy(axes)
     return figure
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from scannable.experiments.figure import save_figure, save_rows
+from scannable.experiments.figure import save_figure, save_rows, tidy
 from scannable.protocol import evaluating
 from scannable.tasks import IGNORED, Task
 
@@ -56,8 +56,7 @@ def draw(rows: list[Streamed], trained: int) -> Figure:
     for axes in (left, right):
         axes.set(xlabel="tokens n")
         axes.set_xscale("log", base=2)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes)
     return figure
 
 
