@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,8 @@ def scannable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 def really(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scannable", *map(str, arguments)]
+    # As many threads as here: sums are rounded differently on more.
+    options["env"] = options.get("env", os.environ) | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
