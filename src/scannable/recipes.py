@@ -31,7 +31,7 @@ def recipe_named(name: str) -> Recipe[Any, Any]:
 def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
     """Sums modulo five with a tiny Transformer-PSM, c = 1: learned in about a minute on two cores."""
     return Recipe(
-        TransformerPSMConfig(5, width=64, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, state_noise=0.3),
+        TransformerPSMConfig(5, width=64, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, state_noise=0.5),
         GroupTask("Z5"),
         steps=800,
         batch_tokens=1024,
