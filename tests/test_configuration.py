@@ -165,7 +165,7 @@ def test_what_is_no_configuration_at_all_is_refused(plain: Any, message: str) ->
         (("curriculum", "lengths"), 4, r"lengths=4 is no"),
         (("curriculum", "lengths"), [], r"curriculum: lengths is empty"),
         (("curriculum", "lengths"), ["a"], r"lengths\[0\]='a' is no int"),
-        (("curriculum", "below"), [float("inf")], r"below=inf|is not finite"),
+        (("curriculum", "below"), [float("inf")], r"curriculum\.below\[0\]=inf is not finite"),
         (("steps",), 1.5, r"steps=1.5 is no int"),
         (("steps",), 10**30, r"steps=10+ is out of the range of 64 bits"),
         (("steps",), {"kind": "GroupTask"}, r"steps=\{'kind': 'GroupTask'\} is no int"),
