@@ -172,6 +172,17 @@ def test_a_sweep_is_every_model_at_every_rate(tmp_path: Path) -> None:
     assert swept["narrow"][1e-3].result["parameters"] < swept["wide"][1e-3].result["parameters"]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("one_thread")
+def test_a_sweep_goes_on_without_the_rates_that_diverge(tmp_path: Path, workers: int) -> None:
+    lab = laboratory_in(tmp_path, workers=workers)
+    make = laboratory.at_rate(recipe_of(steps=4, optimizer=Optimizer(warmup=0)), recipe_of().model)
+    assert lab.sweep({"model": make}, (1e30, 1e-3))["model"].keys() == {1e-3}
+    assert "s5: sweep-model-1e+30 has diverged" in lab.console.export_text()
+    with pytest.raises(TrainingError, match=r"^model diverges at every learning rate of the sweep \(1e\+30\)$"):
+        lab.sweep({"model": make}, (1e30,))
+
+
 def test_a_run_of_another_configuration_is_refused_with_the_way_out(tmp_path: Path) -> None:
     laboratory_in(tmp_path).train({"one": TWO["one"]})
     before = files_of(tmp_path)
@@ -249,25 +260,26 @@ def start_after(monkeypatch: pytest.MonkeyPatch, late: str, early: str) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
-    ("broken", "expected"),
+    ("broken", "code", "expected"),
     [
-        (recipe_of(optimizer=Optimizer(1e30, warmup=0)), r"step 2: the loss is nan.*the weights have not moved"),
+        (recipe_of(optimizer=Optimizer(1e30, warmup=0)), 3, r"step 2: the loss is nan.*the weights have not moved"),
         (
             recipe_of(task=TextTask("nowhere.txt"), model=replace(recipe_of().model, vocab_size=257)),
+            1,
             "data='nowhere.txt' is neither a file nor a folder",
         ),
     ],
     ids=["nan", "no data"],
 )
 def test_a_worker_that_fails_is_named_with_its_log_and_the_others_save_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Recipe[Any, Any], expected: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Recipe[Any, Any], code: int, expected: str
 ) -> None:
     start_after(monkeypatch, "broken", "endless")
     lab, runs = laboratory_in(tmp_path, workers=2), tmp_path / "runs"
     with pytest.raises(TrainingError) as raised:
         lab.train({"endless": ENDLESS, "broken": broken, "waiting": TWO["one"]})
     assert raised.match(
-        f"^broken failed with exit code 1, see {runs / 'broken' / 'log.txt'}: {expected}.*. The others have saved "
+        f"^broken failed with exit code {code}, see {runs / 'broken' / 'log.txt'}: {expected}.*. The others have saved "
         "themselves, and go on with the same command$"
     )
     assert "Traceback" in (runs / "broken" / "log.txt").read_text() and "Traceback" not in str(raised.value)

@@ -16,8 +16,17 @@ from rich.console import Console
 import scannable.training.checkpoint as checkpoints
 from scannable.configuration import ConfigurationError, to_plain
 from scannable.experiments.figure import save_json
+from scannable.experiments.worker import DIVERGED
 from scannable.training.logging import read_metrics
-from scannable.training.loop import Interrupted, Run, TrainingError, differences, load_recipe, load_result
+from scannable.training.loop import (
+    DivergedError,
+    Interrupted,
+    Run,
+    TrainingError,
+    differences,
+    load_recipe,
+    load_result,
+)
 from scannable.training.recipe import Recipe
 
 Profile = Literal["smoke", "laptop", "paper"]
@@ -68,25 +77,37 @@ class Laboratory:
     tokenizer: str | None = None
     """Of that text; the profile's own, unless told."""
 
-    def train(self, recipes: Mapping[str, Recipe[Any, Any]]) -> dict[str, Trained]:
-        """Train what is not trained yet, going on where a run was interrupted."""
+    def train(self, recipes: Mapping[str, Recipe[Any, Any]], *, may_diverge: bool = False) -> dict[str, Trained]:
+        """Train what is not trained yet, going on where a run was interrupted.
+
+        A run that diverges ends the experiment, or, if it may, is said and left out.
+        """
         for name, recipe in recipes.items():
             self._prepare(name, recipe)
         todo = [name for name in recipes if self._result(name) is None]
         if len(recipes) > len(todo):
             self.console.print(f"{self.name}: {len(recipes) - len(todo)} of {len(recipes)} runs are there already")
+        diverged: set[str] = set()
         if self.workers == 1:
             for number, name in enumerate(todo, 1):
                 self.console.print(f"{self.name}: run {number} of {len(todo)}, {name}", highlight=False)
                 run = Run(recipes[name], self.runs / name, console=self.console, device=self.device)
-                run.train(resume=True)
+                try:
+                    run.train(resume=True)
+                except DivergedError as error:
+                    if not may_diverge:
+                        raise
+                    diverged.add(name)
+                    self.console.print(f"{self.name}: {name} has diverged; {error}", highlight=False, soft_wrap=True)
                 if run.asked_to_stop:
                     # The signal came too late for this run to stop; it is meant for all of them.
                     raise Interrupted(f"{name} has come to its end")
         else:
-            self._train_in_processes(todo)
+            diverged = self._train_in_processes(todo, may_diverge)
         trained: dict[str, Trained] = {}
         for name, recipe in recipes.items():
+            if name in diverged:
+                continue
             result = self._result(name)
             if result is None:
                 raise TrainingError(f"{self.runs / name} has not come to its end; see log.txt there, and go on with it")
@@ -97,10 +118,19 @@ class Laboratory:
     def sweep(
         self, models: Mapping[str, Callable[[float], Recipe[Any, Any]]], rates: Sequence[float]
     ) -> dict[str, dict[float, Trained]]:
-        """Every model at every learning rate."""
-        recipes = {f"sweep-{name}-{rate:g}": make(rate) for name, make in models.items() for rate in rates}
-        trained = self.train(recipes)
-        return {name: {rate: trained[f"sweep-{name}-{rate:g}"] for rate in rates} for name in models}
+        """Every model at every learning rate at which it does not diverge."""
+        names = {name: {rate: f"sweep-{name}-{rate:g}" for rate in rates} for name in models}
+        trained = self.train(
+            {names[name][rate]: make(rate) for name, make in models.items() for rate in rates}, may_diverge=True
+        )
+        swept = {
+            name: {rate: trained[run] for rate, run in runs.items() if run in trained} for name, runs in names.items()
+        }
+        for name, runs in swept.items():
+            if not runs:
+                tried = ", ".join(map(str, rates))
+                raise TrainingError(f"{name} diverges at every learning rate of the sweep ({tried})")
+        return swept
 
     def _prepare(self, name: str, recipe: Recipe[Any, Any]) -> None:
         folder = self.runs / name
@@ -128,15 +158,15 @@ class Laboratory:
             )
         return result
 
-    def _train_in_processes(self, todo: list[str]) -> None:
-        """At most `workers` at once; after a signal or a failure every run saves itself before this ends.
+    def _train_in_processes(self, todo: list[str], may_diverge: bool) -> set[str]:
+        """At most `workers` at once; after a signal or a failure every run saves itself. Those that diverged.
 
         A second SIGINT does not wait for that: what is left then is the last checkpoint of each.
         """
         waiting, working = list(todo), dict[str, subprocess.Popen[bytes]]()
         began = spoken = time.monotonic()
         before = sum(self._step(name) for name in todo)
-        failed, stopping, told = list[str](), False, False
+        failed, diverged, stopping, told = list[str](), set[str](), False, False
         with _noted_signals() as asked:
             try:
                 while working or (waiting and not stopping):
@@ -154,6 +184,9 @@ class Laboratory:
                             outcome = "is done"
                         elif process.returncode == 0 or (stopping and process.returncode < 0):
                             outcome, stopping = "has stopped", True
+                        elif process.returncode == DIVERGED and may_diverge:
+                            outcome = f"has diverged, see {self.runs / name / 'log.txt'}"
+                            diverged.add(name)
                         else:
                             outcome, stopping = "failed", True
                             failed.append(self._failure(name, process.returncode))
@@ -182,6 +215,7 @@ class Laboratory:
             raise KeyboardInterrupt
         if stopping or asked:
             raise Interrupted("every run has saved itself")
+        return diverged
 
     def _failure(self, name: str, code: int) -> str:
         """What is known of it: how it ended, where its log is, and the end of that."""

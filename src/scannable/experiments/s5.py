@@ -85,13 +85,13 @@ def setting(profile: Profile) -> Setting:
             steps=20 if smoke else 20_000,
             batch_tokens=256 if smoke else 1024,
             optimizer=Optimizer(1e-3, weight_decay=0.01, schedule="late", warmup=10 if smoke else 100, final=0.02),
-            curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), patience=1 if smoke else 12, revisit=0.1),
+            curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), patience=1 if smoke else 6, revisit=0.1),
             evaluation=Evaluation(
                 every=10 if smoke else 250,
                 samples=16 if smoke else 256,
                 lengths=_test_lengths(longest),
-                # One that does not get better at length 18 for 4,000 steps has had its chance.
-                patience=None if smoke else 16,
+                # One that does not get better at length 18 for 3,000 steps has had its chance.
+                patience=None if smoke else 12,
             ),
             ema=0.5 if smoke else 0.995,
             checkpoint_every=10 if smoke else 500,
@@ -102,7 +102,7 @@ def setting(profile: Profile) -> Setting:
         GPT2BaselineConfig(ELEMENTS, width, layers=4, heads=4, context=longest, tie_weights=True, init_std=width**-0.5),
         ZooConfig(ELEMENTS, "mamba", layers=2, width=width, tie_weights=True),
         rates=(3e-4, 1e-3, 3e-3),
-        sweep_steps=20 if smoke else 2000,
+        sweep_steps=20 if smoke else 1500,
         seeds=(0,),
     )
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 import scannable.recipes  # noqa: F401  (a configuration may name its models and tasks)
-from scannable.training.loop import Interrupted, Run, load_recipe
+from scannable.training.loop import DivergedError, Interrupted, Run, load_recipe
+
+DIVERGED = 3
+"""The exit code of a run whose loss is not finite."""
 
 
 def main() -> None:
@@ -20,7 +23,8 @@ def main() -> None:
     except Exception as error:
         traceback.print_exc()
         # The last line of the log is the one that is shown.
-        sys.exit(" ".join(str(error).split()) or type(error).__name__)
+        print(" ".join(str(error).split()) or type(error).__name__, file=sys.stderr)
+        sys.exit(DIVERGED if isinstance(error, DivergedError) else 1)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ class TrainingError(RuntimeError):
     """A run that cannot go on; the message says why, and what is left."""
 
 
+class DivergedError(TrainingError):
+    """A loss or gradient is not finite: another attempt would end at the same step."""
+
+
 class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
     """A signal asked the run to stop, and it has saved itself."""
 
@@ -115,7 +119,8 @@ class Run:
 
         Raises:
             Interrupted: after SIGTERM, SIGUSR1 or a first SIGINT; a checkpoint has been written.
-            TrainingError: a loss or gradient is not finite, or the folder does not fit.
+            DivergedError: a loss or gradient is not finite.
+            TrainingError: the folder does not fit.
         """
         with self._alone(), self._signals():
             self._prepare_folder(resume, force)
@@ -222,7 +227,7 @@ class Run:
             if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
         ]
         self._save()
-        raise TrainingError(
+        raise DivergedError(
             f"step {self.step + 1}: the loss is {loss} and the gradient's norm {norm} (not finite in "
             f"{', '.join(bad[:3]) or 'no single parameter'}{' and others' if len(bad) > 3 else ''}); the weights have "
             f"not moved, and the checkpoint of step {self.step} is good. Lower the learning rate, or resume from it"
