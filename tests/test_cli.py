@@ -15,8 +15,8 @@ import pytest
 
 from scannable import cli
 from scannable.recipes import recipe_named
-from scannable.training.loop import TrainingError
 from scannable.training.recipe import Curriculum, Evaluation
+from scannable.training.run_folder import TrainingError
 
 TINY = [
     "--steps", "4", "--model.width", "16", "--batch-tokens", "64", "--evaluation.every", "2", "--evaluation.samples", "8",

@@ -18,8 +18,9 @@ from scannable.recipes import RECIPES, recipe_named
 from scannable.tasks import GroupTask
 from scannable.tasks.text import TextTask
 from scannable.training.limits import check_batch_memory, check_memory
-from scannable.training.loop import Run, TrainingError, load_recipe
+from scannable.training.loop import Run
 from scannable.training.recipe import Curriculum, Evaluation, Recipe
+from scannable.training.run_folder import TrainingError, load_recipe
 
 
 @dataclass(frozen=True)

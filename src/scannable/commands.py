@@ -25,10 +25,11 @@ from scannable.tasks.text import TextTask
 from scannable.training.evaluation import evaluate as measure
 from scannable.training.limits import check_batch_memory, check_samples
 from scannable.training.logging import Sink, TensorBoardSink, WandbSink
-from scannable.training.loop import Interrupted, Run, load_trained
+from scannable.training.loop import Interrupted, Run
 from scannable.training.plot import plot_runs
 from scannable.training.processes import leave_processes
 from scannable.training.recipe import M, Recipe, T, positive
+from scannable.training.run_folder import load_trained
 from scannable.zoo import table
 
 

@@ -12,7 +12,8 @@ from scannable.experiments import scan_cost, streaming
 from scannable.recipes import demo as demo_recipe
 from scannable.scan import BinaryCounter, reference, scan
 from scannable.spd import CountedAgg, verify_duality
-from scannable.training.loop import Run, load_trained
+from scannable.training.loop import Run
+from scannable.training.run_folder import load_trained
 
 LETTERS = "abcdefgh"
 

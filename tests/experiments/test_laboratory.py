@@ -23,8 +23,9 @@ from scannable.experiments.laboratory import Laboratory
 from scannable.tasks import GroupTask
 from scannable.tasks.text import TextTask
 from scannable.training import checkpoint as checkpoints
-from scannable.training.loop import Interrupted, Run, TrainingError, load_recipe
+from scannable.training.loop import Interrupted, Run
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+from scannable.training.run_folder import TrainingError, load_recipe
 
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:

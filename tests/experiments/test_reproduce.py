@@ -17,8 +17,8 @@ from scannable.configuration import from_plain
 from scannable.experiments import mqar, s5, wikitext
 from scannable.experiments.laboratory import Laboratory, Profile
 from scannable.experiments.reproduce import ABOUT, Name, named, profile_named
-from scannable.training.loop import load_recipe, load_result
 from scannable.training.recipe import Recipe
+from scannable.training.run_folder import load_recipe, load_result
 
 Row = dict[str, str]
 

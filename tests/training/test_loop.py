@@ -18,8 +18,9 @@ import scannable as sc
 from scannable.tasks import GroupTask
 from scannable.training import checkpoint as checkpoints
 from scannable.training.logging import read_metrics
-from scannable.training.loop import Interrupted, Run, TrainingError, load_recipe, load_trained
+from scannable.training.loop import Interrupted, Run
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+from scannable.training.run_folder import TrainingError, load_recipe, load_trained
 
 QUIET = Console(quiet=True)
 

@@ -1,12 +1,11 @@
 """Where an experiment works: it names the runs it needs, and gets them trained, whether just now or days ago."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,17 +16,11 @@ import scannable.training.checkpoint as checkpoints
 from scannable.configuration import ConfigurationError, to_plain
 from scannable.experiments.figure import save_json
 from scannable.experiments.worker import DIVERGED
+from scannable.signals import signals
 from scannable.training.logging import read_metrics
-from scannable.training.loop import (
-    DivergedError,
-    Interrupted,
-    Run,
-    TrainingError,
-    differences,
-    load_recipe,
-    load_result,
-)
+from scannable.training.loop import DivergedError, Interrupted, Run
 from scannable.training.recipe import Recipe
+from scannable.training.run_folder import TrainingError, differences, load_recipe, load_result
 
 Profile = Literal["smoke", "laptop", "paper"]
 
@@ -167,7 +160,11 @@ class Laboratory:
         began = spoken = time.monotonic()
         before = sum(self._step(name) for name in todo)
         failed, diverged, stopping, told = list[str](), set[str](), False, False
-        with _noted_signals() as asked:
+        # Noted only, so that none falls between the start of a worker and its name. Under nohup SIGHUP is ignored, and
+        # shall be.
+        hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+        asked: list[int] = []
+        with signals(asked.append, signal.SIGINT, signal.SIGTERM, *hangup):
             try:
                 while working or (waiting and not stopping):
                     while waiting and len(working) < self.workers and not stopping:
@@ -251,21 +248,3 @@ class Laboratory:
         path = self.runs / name / "metrics.jsonl"
         records = read_metrics(path) if path.exists() else []
         return int(records[-1]["step"]) if records else 0
-
-
-@contextlib.contextmanager
-def _noted_signals() -> Iterator[list[int]]:
-    """The signals that come meanwhile: noted only, so that none falls between the start of a worker and its name."""
-    noted: list[int] = []
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    # Under nohup it is ignored, and shall be.
-    wanted += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
-    try:
-        before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in wanted}
-    except ValueError:  # not the main thread: signals are somebody else's
-        before = {}
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

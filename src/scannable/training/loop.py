@@ -5,7 +5,6 @@ it, and a run that was killed and resumed is the run that was not, bit for bit.
 """
 
 import contextlib
-import fcntl
 import json
 import signal
 import time
@@ -21,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import scannable.training.checkpoint as checkpoints
-from scannable.configuration import from_plain, to_plain
+from scannable.configuration import to_plain
 from scannable.files import write_whole
 from scannable.model_file import build_model
 from scannable.nn.loss import sliced_cross_entropy
+from scannable.signals import signals
 from scannable.tasks import IGNORED, Split, Task
 from scannable.training.checkpoint import Checkpoint, CheckpointError
 from scannable.training.curriculum import Stage
@@ -33,11 +33,8 @@ from scannable.training.limits import check_memory
 from scannable.training.logging import Display, Metrics, Sink
 from scannable.training.processes import Processes, join_processes
 from scannable.training.recipe import Recipe
+from scannable.training.run_folder import TrainingError, differences, only_process_in
 from scannable.training.schedule import adamw, learning_rate
-
-
-class TrainingError(RuntimeError):
-    """A run that cannot go on; the message says why, and what is left."""
 
 
 class DivergedError(TrainingError):
@@ -122,7 +119,8 @@ class Run:
             DivergedError: a loss or gradient is not finite.
             TrainingError: the folder does not fit.
         """
-        with self._alone(), self._signals():
+        alone = only_process_in(self.folder) if self.processes.first else contextlib.nullcontext()
+        with alone, signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._prepare_folder(resume, force)
             display = Display(
                 self.console if self.processes.first else Console(quiet=True), self.recipe.steps, self.step
@@ -431,79 +429,11 @@ class Run:
         if self.processes.first:
             self.metrics.cut(state["metrics_bytes"])
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse a folder in which another process trains; the lock ends with the process, however it ends."""
-        if not self.processes.first:
-            yield
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise TrainingError(f"another process is training in {self.folder}; wait for it, or stop it") from error
-            yield
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Ask the loop to stop after this step; a second SIGINT stops at once."""
-
-        def ask(number: int, frame: Any) -> None:
-            if self.asked_to_stop and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.asked_to_stop = True
-
-        wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-        try:
-            before = {number: signal.signal(number, ask) for number in wanted}
-        except ValueError:  # not the main thread: signals are somebody else's
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def load_recipe(folder: Path) -> Recipe[Any, Any]:
-    """The configuration of a run."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise TrainingError(f"{folder} holds no run: config.json is missing")
-    try:
-        plain = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise TrainingError(f"{path} is damaged: {error}") from error
-    return from_plain(plain, Recipe, "config.json")
-
-
-def load_result(folder: Path) -> dict[str, Any] | None:
-    """What a run found on the test split, once it has come to its end."""
-    path = folder / "result.json"
-    if not path.is_file():
-        return None
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise TrainingError(f"{path} is damaged: {error}; delete it, and resume the run to write it anew") from error
-
-
-def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], Any]:
-    """A run's recipe and its model, with the best weights (averaged, if the run averages) or the newest."""
-    recipe = load_recipe(folder)
-    place = folder / "checkpoints"
-    for step in reversed(checkpoints.steps(place)):
-        checkpoint = checkpoints.read(checkpoints.path_of(place, step))
-        found = checkpoint.state.get("best") if best else None
-        if found and found["step"] != step:
-            checkpoint = checkpoints.read(checkpoints.path_of(place, found["step"]))
-        model = build_model(recipe.model)
-        model.load_state_dict(checkpoint.model)
-        if checkpoint.average:
-            model.load_state_dict(checkpoint.average, strict=False)
-        return recipe, model.eval()
-    raise TrainingError(f"{folder} has no checkpoint yet")
+    def _heard(self, number: int) -> None:
+        """Stop after this step; at a second SIGINT at once."""
+        if self.asked_to_stop and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked_to_stop = True
 
 
 def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:
@@ -519,11 +449,3 @@ def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:
                 f"the task has {need} {'tokens' if name == 'vocab-size' else 'answers'}, the model only {have}; set "
                 f"--model.{name} {need}"
             )
-
-
-def differences(saved: Any, mine: Any, where: str = "") -> list[str]:
-    """In words, which fields of two plain configurations are not equal."""
-    if isinstance(saved, dict) and isinstance(mine, dict):
-        names = sorted({*saved, *mine})
-        return [d for name in names for d in differences(saved.get(name), mine.get(name), f"{where}.{name}".strip("."))]
-    return [] if saved == mine else [f"{where} was {saved!r:.40}, is {mine!r:.40}"]
