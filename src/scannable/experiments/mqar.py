@@ -78,7 +78,7 @@ def setting(profile: Profile) -> Setting:
     recipe = Recipe(
         psm,
         task,
-        steps=30 if smoke else 3000,
+        steps=30 if smoke else 2000,
         batch_tokens=512 if smoke else 4096,
         optimizer=Optimizer(1e-3, weight_decay=0.01, warmup=10 if smoke else 100),
         curriculum=curriculum,
