@@ -35,6 +35,9 @@ def test_noise_grows_with_the_progress_of_a_run() -> None:
         noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
         assert abs(float(noise.std()) - expected) < 0.01
     assert noisy.state_dict().keys() == model_of().state_dict().keys()
+    sooner = model_of(state_noise=0.4, state_noise_over=0.25)
+    sooner.at_progress(0.125)
+    assert sooner.agg.noise == 0.2
 
 
 def test_noise_leaves_duality_as_it_is() -> None:
@@ -66,3 +69,5 @@ def test_what_does_not_fit_is_refused() -> None:
         sc.TransformerPSMConfig(7, agg_heads=2, heads=4, agg_from_inf=True)
     with pytest.raises(ValueError, match=r"state_noise=-1.0 must be 0 or above"):
         sc.TransformerPSMConfig(7, state_noise=-1.0)
+    with pytest.raises(ValueError, match=r"state_noise_over=0.0 must lie in \(0, 1\]"):
+        sc.TransformerPSMConfig(7, state_noise_over=0.0)

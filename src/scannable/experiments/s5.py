@@ -26,7 +26,7 @@ EARLY = "psm-helped-early"
 PSM, HELPED, GPT2, WITHOUT_POSITIONS, MAMBA = "psm-plain", "psm-helped", "gpt2", "gpt2-no-positions", "mamba"
 TITLES = {
     HELPED: "Transformer-PSM, helped",
-    EARLY: "the same after 4/9 of its steps",
+    EARLY: "the same after a third of its steps",
     PSM: "Transformer-PSM, plain",
     GPT2: "GPT-2",
     WITHOUT_POSITIONS: "GPT-2 without positions",
@@ -119,11 +119,11 @@ def helped(recipe: Recipe[Any, Any]) -> Recipe[Any, Any]:
     weights after it; noise on the states; and no early end but more steps, since errors at great lengths go on falling
     long after length 18 is solved.
     """
-    curriculum, steps = recipe.curriculum, 9 * recipe.steps // 4
+    curriculum, steps = recipe.curriculum, 3 * recipe.steps
     first = (curriculum.lengths[0], *curriculum.lengths)
     return replace(
         recipe,
-        model=replace(recipe.model, state_noise=0.6, agg_from_inf=True),
+        model=replace(recipe.model, state_noise=0.6, state_noise_over=0.375, agg_from_inf=True),
         steps=steps,
         curriculum=replace(
             curriculum,
@@ -352,9 +352,9 @@ def _differences(profile: Profile, use: Setting) -> str:
         "validation error is below 5%, or does not get better for long), schedule and average of the weights. A plain "
         "run ends early when its validation loss at the last length no longer falls.\n"
         "- *Helped* adds to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two elements "
-        "(`--model.agg-from-inf`), Gaussian noise on what Agg returns, growing to 0.6 of its size over the first half "
-        "of the run (`--model.state-noise`), 0.4 times the learning rate from length 6 on, and 9/4 as many steps "
-        "without an early end. What it could do after 4/9 of them, when it had seen as many tokens as the others see "
+        "(`--model.agg-from-inf`), Gaussian noise on what Agg returns, growing to 0.6 of its size over the first 3/8 "
+        "of the run (`--model.state-noise`), 0.4 times the learning rate from length 6 on, and three times as many "
+        "steps without an early end. What it could do after a third of them, when it had seen as many tokens as the others see "
         "at most, is a row of its own. The baselines have no Agg to be helped.\n"
         "- That recipe was found in nine trials of Transformer-PSM, most of them stopped early and five judged by "
         "errors on sequences of the test split; the baselines had the sweep of learning rates below and no such "

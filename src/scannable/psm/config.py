@@ -33,8 +33,9 @@ class TransformerPSMConfig:
     """Keep no activations of Agg for backward; compute each level of the scan twice."""
     state_noise: float = 0.0
     """Gaussian noise on what Agg returns, in training only, as a fraction of its size: states then learn to
-    absorb small errors, which otherwise grow from level to level of the tree. A run lets it grow to this over its first
-    half."""
+    absorb small errors, which otherwise grow from level to level of the tree."""
+    state_noise_over: float = 0.5
+    """The share of a training run over which that noise grows from nothing."""
     agg_from_inf: bool = False
     """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights."""
 
@@ -54,6 +55,8 @@ class TransformerPSMConfig:
             raise ValueError(f"dropout={self.dropout!r} must lie in [0, 1)")
         if type(self.state_noise) not in (int, float) or not 0 <= self.state_noise < float("inf"):
             raise ValueError(f"state_noise={self.state_noise!r} must be 0 or above")
+        if type(self.state_noise_over) not in (int, float) or not 0 < self.state_noise_over <= 1:
+            raise ValueError(f"state_noise_over={self.state_noise_over!r} must lie in (0, 1]")
         if self.agg_from_inf and (self.agg_layers, self.agg_heads or self.heads) != (self.inf_layers, self.heads):
             raise ValueError("agg_from_inf needs an Agg with the layers and heads of Inf")
         if self.compress not in ("right_half", "projection"):

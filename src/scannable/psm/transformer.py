@@ -118,7 +118,7 @@ class TransformerPSM(PrefixScannableModel):
     def at_progress(self, fraction: float) -> None:
         """Called before each step of a training run with how much of it is over."""
         if isinstance(self.agg, TransformerAgg):  # and not one of its user's own
-            self.agg.noise = min(1.0, 2 * fraction) * self.config.state_noise
+            self.agg.noise = min(1.0, fraction / self.config.state_noise_over) * self.config.state_noise
 
     @torch.no_grad()
     def begin_stage(self, index: int) -> list[str]:
