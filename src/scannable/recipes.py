@@ -44,7 +44,7 @@ def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
 
 @recipe
 def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
-    """The paper's state tracking over S5 at a small width, with all that helps: about an hour and a half on one core."""
+    """The paper's state tracking over S5 at a small width, with all that helps: an hour and a half on one core."""
     lengths = (3, 3, 4, 6, 8, 12, 18)
     return Recipe(
         TransformerPSMConfig(
