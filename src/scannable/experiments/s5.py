@@ -85,7 +85,7 @@ def setting(profile: Profile) -> Setting:
             steps=20 if smoke else 20_000,
             batch_tokens=256 if smoke else 1024,
             optimizer=Optimizer(1e-3, weight_decay=0.01, schedule="late", warmup=10 if smoke else 100, final=0.02),
-            curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), patience=1 if smoke else 6, revisit=0.1),
+            curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), steps=3 if smoke else 2500, revisit=0.1),
             evaluation=Evaluation(
                 every=10 if smoke else 250,
                 samples=16 if smoke else 256,
@@ -101,7 +101,7 @@ def setting(profile: Profile) -> Setting:
         # Like those of Transformer-PSM its weights start with the fan-in: 0.02 is for widths of 768 and more.
         GPT2BaselineConfig(ELEMENTS, width, layers=4, heads=4, context=longest, tie_weights=True, init_std=width**-0.5),
         ZooConfig(ELEMENTS, "mamba", layers=2, width=width, tie_weights=True),
-        rates=(3e-4, 1e-3, 3e-3),
+        rates=(1e-3, 3e-3) if smoke else (3e-4, 1e-3, 3e-3, 1e-2),
         sweep_steps=20 if smoke else 1500,
         seeds=(0,),
     )
@@ -129,7 +129,7 @@ def helped(recipe: Recipe[Any, Any]) -> Recipe[Any, Any]:
             curriculum,
             lengths=first,
             below=(0.34, *(0.05 for _ in curriculum.lengths)),
-            patience=None if curriculum.patience != 1 else 1,
+            steps=4 * (curriculum.steps or steps),
             rates=(1.0, 1.0, 1.0, *(0.4 for _ in first[3:])),
         ),
         evaluation=replace(recipe.evaluation, patience=None),
@@ -349,7 +349,7 @@ def _differences(profile: Profile, use: Setting) -> str:
         f"12, {use.mamba.layers} for Mamba instead of 48, AdamW at a rate that falls late, about "
         f"{use.recipe.batch_tokens:,} tokens a step.\n"
         "- All models have the same samples, steps at most, curriculum (lengths 3, 4, 6, 8, 12, 18; on when the "
-        "validation error is below 5%, or does not get better for long), schedule and average of the weights. A plain "
+        "validation error is below 5%, at the latest after 2,500 steps), schedule and average of the weights. A plain "
         "run ends early when its validation loss at the last length no longer falls.\n"
         "- *Helped* adds to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two elements "
         "(`--model.agg-from-inf`), Gaussian noise on what Agg returns, growing to 0.6 of its size over the first 3/8 "
