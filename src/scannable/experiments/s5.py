@@ -101,7 +101,7 @@ def setting(profile: Profile) -> Setting:
         # Like those of Transformer-PSM its weights start with the fan-in: 0.02 is for widths of 768 and more.
         GPT2BaselineConfig(ELEMENTS, width, layers=4, heads=4, context=longest, tie_weights=True, init_std=width**-0.5),
         ZooConfig(ELEMENTS, "mamba", layers=2, width=width, tie_weights=True),
-        rates=(1e-3, 3e-3) if smoke else (3e-4, 1e-3, 3e-3, 1e-2),
+        rates=(3e-4, 1e-3, 3e-3, 1e-2),
         sweep_steps=20 if smoke else 1500,
         seeds=(0,),
     )
