@@ -40,6 +40,19 @@ def test_noise_grows_with_the_progress_of_a_run() -> None:
     assert sooner.agg.noise == 0.2
 
 
+@pytest.mark.parametrize("compress", ["right_half", "projection"])
+def test_unit_states_have_the_direction_of_the_others_and_a_mean_square_of_one(compress: str) -> None:
+    unit, plain = model_of(unit_states=True, compress=compress), model_of(compress=compress)
+    older, newer = torch.randn(2, 50, 2, 32).unbind(0)
+    for gain in (1.0, 7.0):
+        for model in (unit, plain):
+            model.state_dict()["agg.transformer.norm.weight"].fill_(gain)
+        states, free = unit.agg(older, newer).detach(), plain.agg(older, newer).detach()
+        torch.testing.assert_close(states.square().mean(-1), torch.ones(50, 2))
+        torch.testing.assert_close(torch.cosine_similarity(states, free, -1), torch.ones(50, 2))
+    sc.verify_duality(unit, torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
+
+
 def test_noise_leaves_duality_as_it_is() -> None:
     sc.verify_duality(model_of(state_noise=0.5), torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
 

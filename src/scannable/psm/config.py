@@ -36,6 +36,9 @@ class TransformerPSMConfig:
     absorb small errors, which otherwise grow from level to level of the tree."""
     state_noise_over: float = 0.5
     """The share of a training run over which that noise grows from nothing."""
+    unit_states: bool = False
+    """Bring what Agg returns to a mean square of 1, the size of what it reads first. Otherwise the gain of its last
+    LayerNorm may grow, and with it the share of a state, errors included, that goes through Agg unchanged."""
     agg_from_inf: bool = False
     """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights."""
 
@@ -48,7 +51,7 @@ class TransformerPSMConfig:
         for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
             if self.width % heads:
                 raise ValueError(f"width={self.width} is not a multiple of {name}={heads}; choose heads that divide it")
-        for name in ("tie_weights", "agg_causal", "literal_identity", "checkpoint", "agg_from_inf"):
+        for name in ("tie_weights", "agg_causal", "literal_identity", "checkpoint", "unit_states", "agg_from_inf"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
         if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:

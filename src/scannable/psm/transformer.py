@@ -20,6 +20,7 @@ class TransformerAgg(nn.Module):
     def __init__(self, config: TransformerPSMConfig) -> None:
         super().__init__()
         c = config.chunk_length
+        self.unit: bool = config.unit_states
         self.noise: float = config.state_noise
         self.transformer = Transformer(
             width=config.width,
@@ -41,6 +42,8 @@ class TransformerAgg(nn.Module):
             both = self.transformer(pair, kept=newer.shape[-2])
         else:
             both = self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
+        if self.unit:
+            both = nn.functional.rms_norm(both, both.shape[-1:])
         return self._with_noise(both) if self.training and self.noise else both
 
     def _with_noise(self, states: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
