@@ -45,7 +45,6 @@ def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
 @recipe
 def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
     """The paper's state tracking over S5 at a small width, with all that helps: half an hour on one core."""
-    lengths = (3, 3, 4, 6, 8, 12, 18)
     return Recipe(
         TransformerPSMConfig(
             120,
@@ -58,16 +57,12 @@ def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
             state_noise=0.6,
             state_noise_over=1.0,
             unit_states=True,
-            agg_from_inf=True,
         ),
         GroupTask("S5"),
         steps=20_000,
         batch_tokens=1024,
         optimizer=Optimizer(schedule="late", final=0.02),
-        # The first stage ends when the products of two are known, which Agg then starts from.
-        curriculum=Curriculum(
-            lengths, below=(0.34, *6 * (0.05,)), revisit=0.1, rates=(1.0, 1.0, 1.0, 0.4, 0.4, 0.4, 0.4)
-        ),
+        curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), steps=2500, revisit=0.1),
         evaluation=Evaluation(every=250, lengths=(32, 64, 128, 180, 256, 512, 1024)),
         ema=0.995,
     )
