@@ -16,11 +16,11 @@ import scannable.training.checkpoint as checkpoints
 from scannable.configuration import ConfigurationError, to_plain
 from scannable.experiments.figure import save_json
 from scannable.experiments.worker import DIVERGED
-from scannable.signals import signals
 from scannable.training.logging import read_metrics
 from scannable.training.loop import DivergedError, Interrupted, Run
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, load_recipe, load_result
+from scannable.training.signals import signals
 
 Profile = Literal["smoke", "laptop", "paper"]
 

@@ -24,7 +24,6 @@ from scannable.configuration import to_plain
 from scannable.files import write_whole
 from scannable.model_file import build_model
 from scannable.nn.loss import sliced_cross_entropy
-from scannable.signals import signals
 from scannable.tasks import IGNORED, Split, Task
 from scannable.training.checkpoint import Checkpoint, CheckpointError
 from scannable.training.curriculum import Stage
@@ -35,6 +34,7 @@ from scannable.training.processes import Processes, join_processes
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, only_process_in
 from scannable.training.schedule import adamw, learning_rate
+from scannable.training.signals import signals
 
 
 class DivergedError(TrainingError):
