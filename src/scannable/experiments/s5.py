@@ -18,7 +18,6 @@ from scannable.model_file import build_model
 from scannable.psm import TransformerPSMConfig
 from scannable.spd import associativity_defect
 from scannable.tasks import GroupTask
-from scannable.training.checkpoint import Checkpoint
 from scannable.training.evaluation import evaluate
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
@@ -138,19 +137,15 @@ class Defect:
     error_180: float
 
 
-def milestones(run: Trained) -> dict[int, dict[str, Any]]:
-    """The steps whose checkpoints were kept, with what they say of the run."""
-    place, every = run.folder / "checkpoints", run.recipe.keep_every or 1
-    return {step: dict(_checkpoint(run, step).state) for step in checkpoints.steps(place) if step % every == 0}
-
-
-def _checkpoint(run: Trained, step: int) -> Checkpoint:
-    return checkpoints.read(checkpoints.path_of(run.folder / "checkpoints", step))
+def milestones(run: Trained) -> list[int]:
+    """The steps whose checkpoints were kept."""
+    every = run.recipe.keep_every or 1
+    return [step for step in checkpoints.steps(run.folder / "checkpoints") if step % every == 0]
 
 
 def model_at(run: Trained, step: int, device: str) -> Any:
     """The model as it was at that step, with its averaged weights."""
-    checkpoint = _checkpoint(run, step)
+    checkpoint = checkpoints.read(checkpoints.path_of(run.folder / "checkpoints", step))
     model = build_model(run.recipe.model)
     model.load_state_dict(checkpoint.model)
     model.load_state_dict(checkpoint.average, strict=False)
