@@ -54,15 +54,19 @@ def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
             inf_layers=1,
             heads=1,
             tie_weights=True,
+            agg_from_inf=True,
+            unit_states=True,
             state_noise=0.6,
             state_noise_over=1.0,
-            unit_states=True,
         ),
         GroupTask("S5"),
         steps=20_000,
         batch_tokens=1024,
         optimizer=Optimizer(schedule="late", final=0.02),
-        curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), steps=2500, revisit=0.1),
+        # Length 3 twice: first until Inf can multiply two elements, then with an Agg that starts from it.
+        curriculum=Curriculum(
+            (3, 3, 4, 6, 8, 12, 18), below=(0.34, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05), steps=5000, revisit=0.1
+        ),
         evaluation=Evaluation(every=250, lengths=(32, 64, 128, 180, 256, 512, 1024)),
         ema=0.995,
     )
@@ -70,14 +74,23 @@ def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
 
 @recipe
 def mqar() -> Recipe[TransformerPSMConfig, MQARTask]:
-    """Multi-query associative recall, 8 pairs in 64 tokens of a vocabulary of 256, with the projecting Agg."""
+    """Multi-query associative recall, 8 pairs in 64 tokens of a vocabulary of 64, with the projecting Agg."""
     return Recipe(
         TransformerPSMConfig(
-            256, width=64, chunk_length=32, agg_layers=2, inf_layers=2, heads=1, compress="projection"
+            64,
+            width=64,
+            chunk_length=32,
+            agg_layers=2,
+            inf_layers=2,
+            heads=1,
+            compress="projection",
+            tie_weights=True,
+            sinusoids=True,
         ),
-        MQARTask(vocab_size=256),
+        MQARTask(vocab_size=64),
         steps=1500,
         batch_tokens=4096,
+        optimizer=Optimizer(2e-3, schedule="late"),
         curriculum=Curriculum((64,)),
         evaluation=Evaluation(every=100, stop_below=0.001),
     )

@@ -246,10 +246,12 @@ def test_what_does_not_fit_gets_an_answer(name: str) -> None:
             for name in CONFIGS
         ),
         *((name, {"tie_weights": 1}, "tie_weights=1 must be True or False") for name in CONFIGS),
+        *((name, {"sinusoids": 1}, "sinusoids=1 must be True or False") for name in CONFIGS if name != "mamba"),
         *((name, {"heads": 3}, "width=16 is not a multiple of heads=3") for name in ("gpt2", "window")),
         *((name, {"context": 0}, "context=0 must be a whole number") for name in ("gpt2", "window")),
         *((name, {"dropout": 1}, r"dropout=1 must lie in \[0, 1\)") for name in ("gpt2", "window")),
         ("gpt2", {"positions": "rotary"}, "positions='rotary' is neither 'absolute' nor 'none'"),
+        ("gpt2, no positions", {"sinusoids": True}, "sinusoids=True needs positions to start so"),
         ("gpt2", {"init_std": 0.0}, r"init_std=0\.0 must be above 0, or None for GPT-2's 0\.02"),
         ("gpt2", {"init_std": float("nan")}, "init_std=nan must be above 0"),
         ("window", {"window": 0}, "window=0 must be a whole number"),

@@ -89,10 +89,10 @@ MODELS: dict[Name, set[str]] = {
 }
 SWEPT: dict[Name, set[str]] = {
     "s5": {"gpt2", "gpt2-no-positions", "mamba"},
-    "mqar": MODELS["mqar"],
+    "mqar": set(mqar.SWEPT),
     "wikitext": {"psm-16", "gpt2", "mamba"},
 }
-"""Models whose learning rate is chosen among several: all baselines at least."""
+"""Models whose learning rate is chosen among several: all kinds of baselines at least."""
 SENTENCES: dict[Name, list[str]] = {
     "s5": ["Transformer-PSM keeps a low error past 160 tokens; GPT-2 and Mamba fail soon after 18", "width 32 instead"],
     "mqar": ["The paper at 512 tokens: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"],
@@ -241,12 +241,17 @@ def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     left = left_in(tmp_path, "mqar")
     check(left, "scannable reproduce mqar --profile smoke")
     # The run that won is the one of the figure.
-    for name in MODELS["mqar"]:
+    for name in mqar.SWEPT:
         swept, final = (
             [r for r in left.rows if (r["model"], r["part"]) == (name, part)] for part in ("sweep", "final")
         )
         furthest = max((int(row["trained_to"]), -float(row["validation_loss"])) for row in swept)
         assert {(int(row["trained_to"]), -float(row["validation_loss"])) for row in final} == {furthest}
+    # Kinds share a rate, whatever their chunk or window.
+    rates = {row["model"]: row["learning_rate"] for row in left.rows if row["part"] == "final"}
+    assert rates["swt-small"] == rates["swt-large"] and rates["psm-small"] == rates["psm-large"]
+    for name in MODELS["mqar"]:
+        final = [row for row in left.rows if (row["model"], row["part"]) == (name, "final")]
         assert [int(row["length"]) for row in final] == [32, 48]
     again(reproduce, left, "mqar", *places(tmp_path))
 

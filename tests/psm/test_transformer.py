@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import scannable as sc
+from scannable.psm.transformer import TransformerAgg
 
 
 def model_of(**changes: object) -> sc.TransformerPSM:
@@ -51,6 +52,14 @@ def test_unit_states_have_the_direction_of_the_others_and_a_mean_square_of_one(c
         torch.testing.assert_close(states.square().mean(-1), torch.ones(50, 2))
         torch.testing.assert_close(torch.cosine_similarity(states, free, -1), torch.ones(50, 2))
     sc.verify_duality(unit, torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
+
+
+def test_the_projection_starts_as_the_sum_of_both_halves() -> None:
+    agg = model_of(compress="projection").agg
+    assert isinstance(agg, TransformerAgg)
+    older, newer = torch.randn(2, 50, 2, 32).unbind(0)
+    left, right = agg.transformer(torch.cat((older, newer), -2)).chunk(2, -2)
+    torch.testing.assert_close(agg(older, newer), (left + right) / 2**0.5)
 
 
 def test_noise_leaves_duality_as_it_is() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
 from scannable.nn import KVCache
+from scannable.nn.positions import starting_positions
 from scannable.state_file import storable
 
 storable(KVCache)
@@ -37,11 +38,15 @@ class GPT2BaselineConfig:
     init_std: float | None = None
     """Deviation of all weights at the start, embedding and positions included; GPT-2's 0.02, unless told. What writes
     to the residual stream starts lower by sqrt(2 layers), as in GPT-2."""
+    sinusoids: bool = False
+    """Start the learned positions as sinusoids of that size instead of noise."""
 
     def __post_init__(self) -> None:
         check_config(self, "vocab_size", "width", "layers", "heads", "context")
         if self.positions not in ("absolute", "none"):
             raise ValueError(f"positions={self.positions!r} is neither 'absolute' nor 'none'")
+        if self.sinusoids and self.positions == "none":
+            raise ValueError("sinusoids=True needs positions to start so, but positions='none'; drop one of the two")
         std = self.init_std
         if std is not None and (type(std) not in (int, float) or not isfinite(std) or std <= 0):
             raise ValueError(f"init_std={std!r} must be above 0, or None for GPT-2's {GPT2_INIT_STD}")
@@ -122,6 +127,9 @@ class GPT2Baseline(Baseline[GPT2State]):
         )
         if not absolute:
             self.transformer.wpe = NoPositions()
+        elif config.sinusoids:
+            start = starting_positions(config.context, config.width, sinusoids=True)
+            self.transformer.wpe.weight.data.copy_(std * start)
         self.head: nn.Module = output_layer(config, self.transformer.wte, std)
 
     def capacity(self, position: int) -> int:

@@ -107,8 +107,9 @@ def check_config(config: Any, *sizes: str) -> None:
             raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
     if "heads" in sizes and config.width % config.heads:
         raise ValueError(f"width={config.width} is not a multiple of heads={config.heads}; choose heads that divide it")
-    if type(config.tie_weights) is not bool:
-        raise ValueError(f"tie_weights={config.tie_weights!r} must be True or False")
+    for name in ("tie_weights", "sinusoids"):
+        if type(value := getattr(config, name, False)) is not bool:
+            raise ValueError(f"{name}={value!r} must be True or False")
     if config.tie_weights and config.out_size not in (None, config.vocab_size):
         raise ValueError(
             f"tie_weights needs one output for each token, but out_size={config.out_size} and "

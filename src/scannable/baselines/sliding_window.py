@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer
 from scannable.nn import KVCache
 from scannable.nn.block import Attention, Block, initialise
+from scannable.nn.positions import starting_positions
 from scannable.state_file import storable
 
 
@@ -31,6 +32,8 @@ class SlidingWindowConfig:
     tie_weights: bool = False
     """Use the embedding as the output layer; needs outputs that are the vocabulary."""
     dropout: float = 0.0
+    sinusoids: bool = False
+    """Start the learned positions as sinusoids instead of noise."""
 
     def __post_init__(self) -> None:
         check_config(self, "vocab_size", "width", "layers", "heads", "window", "context")
@@ -74,7 +77,7 @@ class SlidingWindowTransformer(Baseline[SlidingWindowState]):
         super().__init__()
         self.config: SlidingWindowConfig = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.positions = nn.Parameter(torch.randn(config.context, config.width))
+        self.positions = nn.Parameter(starting_positions(config.context, config.width, sinusoids=config.sinusoids))
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList()
         for _ in range(config.layers):

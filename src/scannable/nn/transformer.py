@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from scannable.nn.block import Block, initialise
 from scannable.nn.cache import KVCache, causal_mask
+from scannable.nn.positions import starting_positions
 
 CPU_SLICE = 4096
 """Positions that go through the blocks together on a CPU: larger activations leave its caches, and the allocator maps
@@ -15,12 +16,22 @@ and unmaps them page by page on every pass. A GPU takes a whole level at once.""
 class Transformer(nn.Module):
     """Positions, blocks and a final LayerNorm, over windows of at most `window` positions, causal or not."""
 
-    def __init__(self, *, width: int, layers: int, heads: int, window: int, causal: bool, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        layers: int,
+        heads: int,
+        window: int,
+        causal: bool,
+        dropout: float = 0.0,
+        sinusoids: bool = False,
+    ) -> None:
         super().__init__()
         self.causal: bool = causal
         self.heads: int = heads
         # Of the scale of the elements they are added to, so that left and right half can be told apart.
-        self.positions = nn.Parameter(torch.randn(window, width))
+        self.positions = nn.Parameter(starting_positions(window, width, sinusoids=sinusoids))
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)

@@ -27,6 +27,8 @@ class TransformerPSMConfig:
     """How Agg turns 2c tokens into c: keep the right half, or a learned projection over tokens (the paper's MQAR)."""
     agg_causal: bool = False
     """Causal attention inside Agg, as the paper's released code has it; the paper says bidirectional."""
+    sinusoids: bool = False
+    """Start the learned positions of Agg and Inf as sinusoids instead of noise."""
     literal_identity: bool = False
     """Call Agg(e, x) as Alg. 1 and 2 print it, instead of taking it for x."""
     checkpoint: bool = False
@@ -51,7 +53,9 @@ class TransformerPSMConfig:
         for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
             if self.width % heads:
                 raise ValueError(f"width={self.width} is not a multiple of {name}={heads}; choose heads that divide it")
-        for name in ("tie_weights", "agg_causal", "literal_identity", "checkpoint", "unit_states", "agg_from_inf"):
+        for name in (
+            "tie_weights", "agg_causal", "sinusoids", "literal_identity", "checkpoint", "unit_states", "agg_from_inf",
+        ):  # fmt: skip
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
         if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:

@@ -29,11 +29,14 @@ class TransformerAgg(nn.Module):
             window=2 * c,
             causal=config.agg_causal,
             dropout=config.dropout,
+            sinusoids=config.sinusoids,
         )
         self.projection: nn.Linear | None = None
         if config.compress == "projection":
             self.projection = nn.Linear(2 * c, c)
-            nn.init.normal_(self.projection.weight, std=(2 * c) ** -0.5)
+            # The sum of both halves, place by place: what is mixed from the start is hard to tell apart again.
+            halves = torch.eye(c).repeat(1, 2) * 0.5**0.5
+            self.projection.weight.data.copy_(halves)
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, older: Float[Tensor, "*b c d"], newer: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
@@ -64,6 +67,7 @@ class TransformerInf(nn.Module):
             window=2 * config.chunk_length,
             causal=True,
             dropout=config.dropout,
+            sinusoids=config.sinusoids,
         )
 
     def forward(self, prefix: Float[Tensor, "*b c d"], x: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
