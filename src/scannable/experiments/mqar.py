@@ -15,7 +15,8 @@ from scannable.tasks import MQARTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
 SWEPT = ("swt-large", "mamba", "full")
-"""Baselines whose learning rate is swept; the smaller window has that of the larger."""
+"""Baselines whose learning rate is swept."""
+SAME_RATE = {"swt-small": "swt-large"}
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,12 @@ def run(lab: Laboratory) -> None:
     """Sweep the learning rates of the baselines, train every model with every seed; table, figure and page."""
     use = setting(lab.profile)
     makers = {name: at_rate(use.recipe, model) for name, model in use.models.items()}
-    swept = lab.sweep({name: makers[name] for name in SWEPT}, use.rates)
+    swept = lab.sweep({name: make for name, make in makers.items() if name in SWEPT}, use.rates)
     best = {name: best_rate(runs) for name, runs in swept.items()}
-    best["swt-small"] = best["swt-large"]
-    best["psm-large"] = best["psm-small"] = use.recipe.optimizer.learning_rate
+    own = use.recipe.optimizer.learning_rate
+    best |= {name: best.get(SAME_RATE.get(name, name), own) for name in makers}
     # A run of the sweep is as long as any other: the best one is the first seed's.
-    missing = [(name, seed) for name in makers for seed in use.seeds if name not in SWEPT or seed != use.seeds[0]]
+    missing = [(name, seed) for name in makers for seed in use.seeds if name not in swept or seed != use.seeds[0]]
     trained = lab.train(
         {
             f"{name}-{seed}": replace(makers[name](best[name]), seed=seed, task=replace(use.recipe.task, seed=seed))
