@@ -44,7 +44,7 @@ def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
 
 @recipe
 def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
-    """The paper's state tracking over S5 at a small width, with all that helps: half an hour on one core."""
+    """The paper's state tracking over S5 at a small width, with all that helps: less than an hour of one core."""
     return Recipe(
         TransformerPSMConfig(
             120,

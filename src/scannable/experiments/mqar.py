@@ -17,6 +17,7 @@ from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 SWEPT = ("swt-large", "mamba", "full")
 """Baselines whose learning rate is swept."""
 SAME_RATE = {"swt-small": "swt-large"}
+"""And who has the rate of another."""
 
 
 @dataclass(frozen=True)

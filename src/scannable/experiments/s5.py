@@ -274,9 +274,9 @@ def _page(lab: Laboratory, rows: list[Outcome], along: list[Defect], use: Settin
         "## What differs from the paper",
         _differences(lab.profile, use),
         "## How associative Agg becomes",
-        "Nothing makes Agg associative, and the tree is fixed, so nothing has to. But S5 is, and as Agg learns it, its "
-        "defect falls with the error: |(ab)c - a(bc)| over the norm of both, on three random elements, along the "
-        f"training of the helped model, to {along[-1].associativity_defect:.2f} at the end (`associativity.csv`). Two "
+        "Nothing makes Agg associative, and the tree is fixed, so nothing has to. But S5 is; how far Agg is from "
+        "it says the defect |(ab)c - a(bc)| over the norm of both, on three random elements, along the training of the "
+        f"helped model, {along[-1].associativity_defect:.2f} at the end, beside its error (`associativity.csv`). Two "
         "states may stand for the same permutation without being equal, so it need not come to zero; and a low defect "
         "alone says nothing, for an Agg that returned its right half would have none.",
         "![associativity defect](associativity.png)",
@@ -304,7 +304,7 @@ def _baselines_at_18(rows: list[Outcome], profile: Profile) -> str:
     errors = {TITLES[name]: error_by_length(rows, name)[18].mean for name in (GPT2, WITHOUT_POSITIONS, MAMBA)}
     listed = ", ".join(f"{title} {error:.0%}" for title, error in errors.items())
     return (
-        f"Ours, which are smaller and see fewer tokens, have errors at 18 already: {listed}. What the figure compares "
+        f"Errors of ours, which are smaller and see fewer tokens, at 18: {listed}. What the figure compares "
         "is what each model learns within the same budget."
     )
 
