@@ -26,7 +26,13 @@ def bracket(older: str, newer: str) -> str:
 def run(folder: Path, console: Console) -> None:
     """One tree, walked both ways; then a model that is trained on it in parallel and streamed far beyond."""
     show_the_scan(folder, console)
-    train_and_stream(folder, console)
+    threads = torch.get_num_threads()
+    # So small a model is hardly faster with more, and many times slower as soon as anything else runs beside it.
+    torch.set_num_threads(1)
+    try:
+        train_and_stream(folder, console)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def train_and_stream(folder: Path, console: Console) -> None:

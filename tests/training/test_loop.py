@@ -210,6 +210,17 @@ def test_a_folder_with_a_run_is_not_overwritten_and_another_recipe_is_not_resume
         load_recipe(tmp_path)
 
 
+def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path: Path) -> None:
+    train(recipe_of(), tmp_path)
+    old = checkpoints.read(checkpoints.path_of(tmp_path / "checkpoints", 12))
+    recipe = dict(old.state["recipe"])
+    del recipe["keep"]
+    checkpoints.write(tmp_path / "checkpoints", replace(old, state={**old.state, "recipe": recipe}))
+    assert train(recipe_of(), tmp_path, resume=True)["steps"] == 12
+    with pytest.raises(TrainingError, match=r"another configuration \(keep was \d+, is 7\)"):
+        train(recipe_of(keep=7), tmp_path, resume=True)
+
+
 def test_metrics_hold_what_the_recipe_decides_and_times_are_elsewhere(tmp_path: Path) -> None:
     train(recipe_of(), tmp_path)
     records = read_metrics(tmp_path / "metrics.jsonl")

@@ -112,7 +112,7 @@ def setting(profile: Profile) -> Setting:
         ),
         checkpoint_every=10 if smoke else 500,
     )
-    return Setting(recipe, models, titles, rates=(1e-3, 2e-3, 4e-3, 8e-3), seeds=(0,) if smoke else (0, 1, 2))
+    return Setting(recipe, models, titles, rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), seeds=(0,) if smoke else (0, 1, 2))
 
 
 def run(lab: Laboratory) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import scannable.training.checkpoint as checkpoints
-from scannable.configuration import to_plain
+from scannable.configuration import ConfigurationError, from_plain, to_plain
 from scannable.files import write_whole
 from scannable.model_file import build_model
 from scannable.nn.loss import sliced_cross_entropy
@@ -405,8 +405,10 @@ class Run:
         return None
 
     def _same_recipe(self, saved: Any, force: bool) -> None:
-        mine = to_plain(self.recipe)
-        changed = [] if force else differences(saved, mine)
+        # Options that came after the run was begun have their defaults; what cannot be read differs, and is named.
+        with contextlib.suppress(ConfigurationError):
+            saved = to_plain(from_plain(saved, Recipe, "the checkpoint"))
+        changed = [] if force else differences(saved, to_plain(self.recipe))
         if changed:
             raise TrainingError(
                 f"{self.folder} was trained with another configuration ({'; '.join(changed[:5])}); use the same, or "
