@@ -169,4 +169,8 @@ def test_errors_are_gathered_over_seeds_and_the_sweep_is_told_apart() -> None:
     ]
     (found,) = error_by_length(rows, "a").values()
     assert (found.mean, found.least, found.greatest) == pytest.approx((0.4, 0.2, 0.6))
-    assert sweep_table(rows, {"a": "A", "b": "B"}) == [["A", "0.01", 3, "0.5000"], ["A", "0.001 (taken)", 4, "0.2500"]]
+    assert sweep_table(rows, {"a": "A", "b": "B"}, (1e-3, 1e-2, 1e-1)) == [
+        ["A", "0.001 (taken)", 4, "0.2500"],
+        ["A", "0.01", 3, "0.5000"],
+        ["A", "0.1", "", "diverged"],
+    ]

@@ -194,7 +194,10 @@ def _page(lab: Laboratory, rows: list[Outcome], use: Setting) -> None:
         "## Learning rates of the baselines",
         "Runs like any other; the one with the best validation loss was taken, and repeated with other seeds. The "
         "smaller window has the rate of the larger.",
-        table(["model", "learning rate", "reached length", "validation loss there"], sweep_table(rows, use.titles)),
+        table(
+            ["model", "learning rate", "reached length", "validation loss there"],
+            sweep_table(rows, use.titles, use.rates),
+        ),
     )
 
 

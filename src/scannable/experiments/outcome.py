@@ -92,13 +92,16 @@ def error_by_length(rows: Sequence[Outcome], model: str) -> dict[int, Spread]:
     }
 
 
-def sweep_table(rows: Sequence[Outcome], titles: dict[str, str]) -> list[list[object]]:
+def sweep_table(rows: Sequence[Outcome], titles: dict[str, str], rates: Sequence[float]) -> list[list[object]]:
     """Model, learning rate, length reached and validation loss there, of the runs that chose the learning rates."""
     chosen = {(row.model, row.learning_rate) for row in rows if row.part == "final"}
     found = {
         (row.model, row.learning_rate): (row.trained_to, row.validation_loss) for row in rows if row.part == "sweep"
     }
-    return [
-        [titles[model], f"{rate:g}{' (taken)' if (model, rate) in chosen else ''}", length, f"{loss:.4f}"]
-        for (model, rate), (length, loss) in found.items()
-    ]
+    lines: list[list[object]] = []
+    for model in dict.fromkeys(model for model, _ in found):
+        for rate in rates:
+            length, loss = found.get((model, rate), ("", None))
+            taken = " (taken)" if (model, rate) in chosen else ""
+            lines.append([titles[model], f"{rate:g}{taken}", length, "diverged" if loss is None else f"{loss:.4f}"])
+    return lines

@@ -294,7 +294,9 @@ def _page(lab: Laboratory, rows: list[Outcome], along: list[Defect], use: Settin
         "## Learning rates of the baselines",
         "Short runs with the same recipe; the one that reached the longest length, then the lowest validation loss, "
         "was trained to the end.",
-        table(["model", "learning rate", "reached length", "validation loss there"], sweep_table(rows, TITLES)),
+        table(
+            ["model", "learning rate", "reached length", "validation loss there"], sweep_table(rows, TITLES, use.rates)
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """Fig. "wikitext chunk": perplexity of language models against the chunk length, every token scored."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -135,7 +136,7 @@ def run(lab: Laboratory) -> None:
     rows += [row for name in final for row in outcomes(trained[name], name, "final")]
     save_rows(rows, lab.results / "wikitext.csv")
     save_figure(draw(rows, use), lab.results, "wikitext")
-    _page(lab, rows, use, trained[GPT2].result["tokens"] / whole.task.counts("train").tokens)
+    _page(lab, rows, use, rates, trained[GPT2].result["tokens"] / whole.task.counts("train").tokens)
 
 
 def perplexity(rows: list[Outcome], model: str) -> float:
@@ -160,7 +161,7 @@ def draw(rows: list[Outcome], use: Sizes) -> Figure:
     return figure
 
 
-def _page(lab: Laboratory, rows: list[Outcome], use: Sizes, passes: float) -> None:
+def _page(lab: Laboratory, rows: list[Outcome], use: Sizes, rates: Sequence[float], passes: float) -> None:
     final = {row.model: row for row in rows if row.part == "final"}
     reference = final[GPT2].perplexity
     titles = {psm_name(c): f"Transformer-PSM, c = {c}" for c in use.chunks}
@@ -205,7 +206,7 @@ def _page(lab: Laboratory, rows: list[Outcome], use: Sizes, passes: float) -> No
         "## Learning rates",
         "Short runs with the same recipe; the lowest validation loss was taken. All chunk lengths use the learning "
         "rate of the one that was swept.",
-        table(["model", "learning rate", "length", "validation loss"], sweep_table(rows, titles)),
+        table(["model", "learning rate", "length", "validation loss"], sweep_table(rows, titles, rates)),
     )
 
 
