@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -176,6 +177,42 @@ def test_what_is_not_finite_stops_before_the_weights_move(tmp_path: Path, where:
     with pytest.raises(TrainingError, match=r"step 7: the loss is nan.*the weights have not moved.*step 6 is good"):
         run.train()
     assert checkpoints.read(checkpoints.path_of(tmp_path / "checkpoints", 6)).state["step"] == 6
+
+
+def test_the_one_gradient_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    run = Run(recipe_of(), tmp_path, console=QUIET)
+    (name, parameter), *_ = [(n, p) for n, p in run.model.named_parameters() if n.endswith("bias")]
+    parameter.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(TrainingError, match=rf"gradient's norm nan \(not finite in {re.escape(name)}\)"):
+        run.train()
+
+
+def test_a_length_is_looked_at_once_more_before_its_time_is_up(tmp_path: Path) -> None:
+    train(recipe_of(), tmp_path)
+    looks = [(r["step"], r["length"]) for r in read_metrics(tmp_path / "metrics.jsonl") if r["kind"] == "evaluation"]
+    assert looks == [(4, 3), (8, 5), (12, 8)]
+
+
+def test_the_end_is_looked_at_wherever_it_is(tmp_path: Path) -> None:
+    assert train(recipe_of(evaluation=Evaluation(every=9, samples=16)), tmp_path)["best"]["step"] in (9, 12)
+    looks = [r["step"] for r in read_metrics(tmp_path / "metrics.jsonl") if r["kind"] == "evaluation"]
+    assert looks == [9, 12]
+
+
+@pytest.mark.parametrize("seed", [20260101120000, 2**63 - 1])
+def test_every_seed_that_a_recipe_admits_can_be_trained_with(tmp_path: Path, seed: int) -> None:
+    assert train(recipe_of(seed=seed), tmp_path)["steps"] == 12
+
+
+def test_a_model_is_loaded_from_the_newest_checkpoint_that_is_whole(tmp_path: Path) -> None:
+    train(recipe_of(keep=3), tmp_path)
+    place = tmp_path / "checkpoints"
+    newest, *others = reversed(checkpoints.steps(place))
+    (checkpoints.path_of(place, newest) / "model.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match=rf"skipped: .*step-0*{newest}"):
+        _, model = load_trained(tmp_path, best=False)
+    kept = checkpoints.read(checkpoints.path_of(place, others[0]))
+    assert torch.equal(model.enc.weight, kept.average["enc.weight"])
 
 
 def test_bfloat16_trains_with_float32_weights(tmp_path: Path) -> None:

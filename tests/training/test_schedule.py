@@ -41,9 +41,10 @@ def test_a_stage_ends_by_error_or_by_steps() -> None:
     assert Stage().after_evaluation(by_error, 3.0, 0.2) == Stage(0, 0, 3.0)
     assert Stage(0, 5).after_evaluation(by_error, 3.0, 0.05) == Stage(1)
     assert Stage(1, 5).after_evaluation(by_error, 3.0, 0.05) == Stage(1, 5, 3.0)
-    assert Stage().after_step(by_error) == Stage(0, 1)
-    assert Stage().after_step(by_steps).after_step(by_steps) == Stage(1)
-    assert Stage(1, 9).after_step(by_steps) == Stage(1, 10)
+    assert Stage(0, 9).after_step() == Stage(0, 10)
+    assert Stage(0, 10).when_time_is_up(by_error) == Stage(0, 10)
+    assert [Stage(0, n).when_time_is_up(by_steps) for n in (1, 2, 3)] == [Stage(0, 1), Stage(1), Stage(1)]
+    assert Stage(1, 9).when_time_is_up(by_steps) == Stage(1, 9)
     assert Stage(1).length(by_steps) == 4
 
 

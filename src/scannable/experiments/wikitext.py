@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 
 from scannable.affine import ZooConfig
@@ -12,7 +13,9 @@ from scannable.baselines import GPT2BaselineConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, Profile, at_rate
 from scannable.experiments.outcome import Outcome, Spread, best_rate, outcomes, sweep_table
+from scannable.model_file import build_model
 from scannable.psm import TransformerPSMConfig
+from scannable.spd.counters import CountedWork
 from scannable.tasks.text import TextTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
@@ -49,6 +52,8 @@ def psm_name(chunk_length: int) -> str:
 def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
     """The configurations of all models, of about equal size."""
     use = SIZES[profile]
+    # Runs are short here, and tokens find the one before them much sooner so.
+    sinusoids = profile != "paper"
     psm = TransformerPSMConfig(
         vocab_size,
         use.width,
@@ -57,6 +62,7 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
         heads=use.heads,
         tie_weights=True,
         dropout=use.dropout,
+        sinusoids=sinusoids,
     )
     # Like all others here a narrow GPT-2 starts with the fan-in; its own 0.02 is for widths of 768 and more.
     init_std = None if use.width >= 768 else use.width**-0.5
@@ -71,6 +77,7 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
             tie_weights=True,
             dropout=use.dropout,
             init_std=init_std,
+            sinusoids=sinusoids,
         ),
         MAMBA: ZooConfig(vocab_size, "mamba", use.mamba_layers, use.width, tie_weights=True),
     }
@@ -100,21 +107,32 @@ def recipe(lab: Laboratory) -> tuple[Recipe[Any, Any], tuple[float, ...], int]:
     whole = Recipe(
         models(lab.profile, task.vocab_size)[GPT2],
         task,
-        steps=20 if smoke else 1000,
+        steps=20 if smoke else 800,
         batch_tokens=512 if smoke else 4096,
         optimizer=Optimizer(1e-3, weight_decay=0.1, warmup=5 if smoke else 100),
         curriculum=Curriculum((use.context,)),
-        evaluation=Evaluation(every=10 if smoke else 200, samples=8 if smoke else 128),
-        checkpoint_every=10 if smoke else 250,
+        evaluation=Evaluation(every=10 if smoke else 160, samples=8 if smoke else 128),
+        checkpoint_every=10 if smoke else 160,
     )
-    return whole, (1e-3, 2e-3, 4e-3), 10 if smoke else 200
+    return whole, (2e-3, 4e-3, 8e-3), 10 if smoke else 160
+
+
+@torch.no_grad()
+def work_per_token(model: Any, length: int) -> float:
+    """Floating-point operations of the forward pass over one window, for each of its tokens."""
+    built = build_model(model).eval()
+    with CountedWork() as work:
+        built(torch.zeros(1, length, dtype=torch.long))
+    return work.operations / length
 
 
 def longer(recipe: Recipe[Any, Any]) -> Recipe[Any, Any]:
-    """The same in windows four times as long, with as many tokens a step."""
-    lengths = tuple(4 * length for length in recipe.curriculum.lengths)
+    """The same in windows four times as long, with as many tokens a step, in as many steps as cost the same."""
+    (length,) = recipe.curriculum.lengths
+    ratio = work_per_token(recipe.model, length) / work_per_token(recipe.model, 4 * length)
     samples = recipe.batch_samples and recipe.batch_samples // 4
-    return replace(recipe, curriculum=Curriculum(lengths), batch_samples=samples)
+    steps = round(ratio * recipe.steps)
+    return replace(recipe, curriculum=Curriculum((4 * length,)), batch_samples=samples, steps=steps)
 
 
 def run(lab: Laboratory) -> None:
@@ -136,7 +154,8 @@ def run(lab: Laboratory) -> None:
     rows += [row for name in final for row in outcomes(trained[name], name, "final")]
     save_rows(rows, lab.results / "wikitext.csv")
     save_figure(draw(rows, use), lab.results, "wikitext")
-    _page(lab, rows, use, rates, trained[GPT2].result["tokens"] / whole.task.counts("train").tokens)
+    work = {name: work_per_token(one.model, one.curriculum.lengths[-1]) for name, one in final.items()}
+    _page(lab, rows, use, rates, work, trained[GPT2].result["tokens"] / whole.task.counts("train").tokens)
 
 
 def perplexity(rows: list[Outcome], model: str) -> float:
@@ -161,7 +180,14 @@ def draw(rows: list[Outcome], use: Sizes) -> Figure:
     return figure
 
 
-def _page(lab: Laboratory, rows: list[Outcome], use: Sizes, rates: Sequence[float], passes: float) -> None:
+def _page(
+    lab: Laboratory,
+    rows: list[Outcome],
+    use: Sizes,
+    rates: Sequence[float],
+    work: dict[str, float],
+    passes: float,
+) -> None:
     final = {row.model: row for row in rows if row.part == "final"}
     reference = final[GPT2].perplexity
     titles = {psm_name(c): f"Transformer-PSM, c = {c}" for c in use.chunks}
@@ -173,7 +199,8 @@ def _page(lab: Laboratory, rows: list[Outcome], use: Sizes, rates: Sequence[floa
             title,
             f"{final[name].parameters:,}",
             f"{final[name].learning_rate:g}",
-            f"{final[name].tokens / 1e6:.1f} M",
+            f"{work[name] / 1e6:.2f} M",
+            f"{final[name].tokens / 1e6:.2f} M",
             f"{final[name].perplexity:.4f}",
             f"{final[name].perplexity / reference - 1:+.2%}",
             f"{final[name].bits_per_byte:.4f}",
@@ -195,12 +222,24 @@ def _page(lab: Laboratory, rows: list[Outcome], use: Sizes, rates: Sequence[floa
         "scored once, the same tokens for every model, in windows of the length the model was trained at.",
         "![perplexity against c](wikitext.png)",
         table(
-            ["model", "parameters", "rate", "tokens", "perplexity", "against GPT-2", "bits per byte", "the paper's"],
+            [
+                "model",
+                "parameters",
+                "rate",
+                "operations a token",
+                "tokens",
+                "perplexity",
+                "against GPT-2",
+                "bits per byte",
+                "the paper's",
+            ],
             lines,
         ),
         f"Perplexity {'falls' if falls else 'does NOT fall'} monotonically with c; at c = {use.chunks[-1]} it is "
-        f"{gap:+.2%} from GPT-2's (goal: within 1%). Trained at {4 * use.context:,} tokens for the same compute, "
-        f"Transformer-PSM {'passes' if final[LONGER].perplexity < reference else 'does not pass'} GPT-2.",
+        f"{gap:+.2%} from GPT-2's (the paper's: {PAPER[256] / PAPER[GPT2] - 1:+.2%}). Trained at "
+        f"{4 * use.context:,} tokens, with fewer steps so that the operations are as many, Transformer-PSM is "
+        f"{final[LONGER].perplexity / reference - 1:+.2%} from GPT-2. Operations are those of the forward pass, "
+        "counted; Inf reads a prefix beside every chunk, which is why Transformer-PSM needs more of them than GPT-2.",
         "## What differs from the paper",
         _differences(lab, use, passes),
         "## Learning rates",
@@ -219,6 +258,8 @@ def _differences(lab: Laboratory, use: Sizes, passes: float) -> str:
         "are per token and cannot be compared with the paper's, their order can.\n"
         f"- Small models on a CPU: width {use.width}, {use.layers} layers, {passes:.2g} times the tokens of the "
         "training text, one seed.\n"
+        "- Learned positions, of Transformer-PSM and of GPT-2, start as sinusoids. In one trial of 200 steps each, at "
+        "4e-3, that took the validation loss from 2.43 to 2.22 (c = 128) and from 2.40 to 2.26 (GPT-2).\n"
         "- Every token is scored; the paper's code leaves out the first token of each chunk.\n"
         f"- As in the paper a window of {use.context} has {chunks} chunks of {use.chunks[-1]}: the second one's prefix "
         "is the first chunk itself, so that Agg takes no part, and this Transformer-PSM is a GPT-2 with one layer less "

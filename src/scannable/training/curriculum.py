@@ -22,12 +22,15 @@ class Stage:
     def is_last(self, curriculum: Curriculum) -> bool:
         return self.index == len(curriculum.lengths) - 1
 
-    def after_step(self, curriculum: Curriculum) -> "Stage":
-        """One step later; the next length, if its time has come."""
-        later = replace(self, steps=self.steps + 1)
-        if curriculum.steps is not None and later.steps >= curriculum.steps and not self.is_last(curriculum):
-            return Stage(self.index + 1)
-        return later
+    def after_step(self) -> "Stage":
+        """One step later."""
+        return replace(self, steps=self.steps + 1)
+
+    def when_time_is_up(self, curriculum: Curriculum) -> "Stage":
+        """The next length, if this one has had all its steps."""
+        if curriculum.steps is None or self.steps < curriculum.steps or self.is_last(curriculum):
+            return self
+        return Stage(self.index + 1)
 
     def rate(self, curriculum: Curriculum) -> float:
         """The factor on the learning rate."""

@@ -8,11 +8,14 @@ import contextlib
 import json
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from scannable.files import write_whole
 
 
 class Sink(Protocol):
@@ -66,11 +69,12 @@ class Metrics:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All records of a metrics file; a last line that is not finished is left out."""
     records: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
         except ValueError as error:
-            if number == len(path.read_text().splitlines()):
+            if number == len(lines):
                 break
             raise ValueError(f"{path}, line {number} is damaged: {line[:80]!r}") from error
         records.append(record)
@@ -139,7 +143,14 @@ class WandbSink:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ImportError("Weights & Biases is not installed; pip install 'scannable[wandb]'") from error
-        self.run: Any = wandb.init(dir=str(folder), config=configuration, resume="allow", id=folder.name)
+        # Of its own, and kept, so that a resumed run goes on there, and one of the same name elsewhere does not.
+        identity = folder / "wandb-id"
+        if not identity.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(identity, uuid.uuid4().hex.encode())
+        self.run: Any = wandb.init(
+            dir=str(folder), config=configuration, resume="allow", id=identity.read_text(), name=folder.name
+        )
 
     def write(self, step: int, values: dict[str, float]) -> None:
         self.run.log(values, step=step)

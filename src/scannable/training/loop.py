@@ -6,6 +6,7 @@ it, and a run that was killed and resumed is the run that was not, bit for bit.
 
 import contextlib
 import json
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from scannable.training.curriculum import Stage
 from scannable.training.evaluation import Score, Text, autocast, evaluate
 from scannable.training.limits import check_memory
 from scannable.training.logging import Display, Metrics, Sink
-from scannable.training.processes import Processes, join_processes
+from scannable.training.processes import join_processes
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, only_process_in
 from scannable.training.schedule import adamw, learning_rate
@@ -79,8 +80,7 @@ class Run:
         self.recipe = recipe
         self.folder = folder
         self.console = console or Console()
-        self.device = torch.device(device)
-        self.processes: Processes = join_processes()
+        self.processes, self.device = join_processes(torch.device(device))
         self.task: Task = recipe.task
         _check_vocabulary(recipe)
         check_memory(recipe, self.device)
@@ -147,7 +147,7 @@ class Run:
             loss, norm, tokens = self._one_step(length)
             tokens_since += tokens
             self.step += 1
-            self._enter(self.stage.after_step(recipe.curriculum))
+            self.stage = self.stage.after_step()
             rate = self.optimizer.param_groups[0]["lr"]
             if self.step % recipe.log_every == 0 or self.step == recipe.steps:
                 seconds = time.monotonic() - began
@@ -160,8 +160,11 @@ class Run:
                     f"length {length}  loss {loss:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s",
                 )
             best = self.best
-            enough = self._look(display) if self.step % recipe.evaluation.every == 0 else False
-            self.done = enough or self.step == recipe.steps
+            last = self.step == recipe.steps
+            enough = self._look(display) if last or self.step % recipe.evaluation.every == 0 else False
+            self.done = enough or last
+            # After the look, so that the last one at a length is not lost.
+            self._enter(self.stage.when_time_is_up(recipe.curriculum))
             stopping = bool(self.processes.total(float(self.asked_to_stop))[0])
             # Last of all, when everything that the next step depends on is settled.
             if self.done or stopping or self.step % recipe.checkpoint_every == 0 or self.best is not best:
@@ -173,10 +176,14 @@ class Run:
     def _length(self) -> int:
         """The curriculum's length; now and then one of those before, chosen by the step's number."""
         curriculum = self.recipe.curriculum
-        generator = torch.Generator().manual_seed(self.recipe.seed * 1_000_003 + self.step)
+        generator = torch.Generator().manual_seed(self._seed())
         if self.stage.index and float(torch.rand((), generator=generator)) < curriculum.revisit:
             return curriculum.lengths[int(torch.randint(self.stage.index, (), generator=generator))]
         return self.stage.length(curriculum)
+
+    def _seed(self) -> int:
+        """Of this step; everything random in it follows from that, so that there is no state of it to save."""
+        return (self.recipe.seed * 1_000_003 + self.step) % 2**63
 
     def _one_step(self, length: int) -> tuple[float, float, int]:
         recipe, processes = self.recipe, self.processes
@@ -187,7 +194,7 @@ class Run:
         # A process without a sample takes part with one that counts for nothing.
         targets = batch.targets if mine else torch.full_like(batch.targets, IGNORED)
         asked = max(1.0, float(processes.total(float((targets != IGNORED).sum()))[0]))
-        torch.manual_seed((recipe.seed * 1_000_003 + self.step) * 4096 + processes.rank)
+        torch.manual_seed(self._seed() * 4096 % 2**63 + processes.rank)
         self.model.train()
         at_progress: Any = getattr(self.model, "at_progress", None)
         if at_progress is not None:
@@ -215,9 +222,11 @@ class Run:
 
     def _checked_norm(self, loss: float) -> float:
         """Clip the gradient and return its norm; stop before the weights move if anything is not finite."""
-        largest = self.recipe.optimizer.clip or float("inf")
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), largest))
-        if norm == norm and abs(norm) != float("inf") and loss == loss and abs(loss) != float("inf"):
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        total = nn.utils.get_total_norm(gradients)
+        norm = float(total)
+        if math.isfinite(norm) and math.isfinite(loss):
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.recipe.optimizer.clip or math.inf, total)
             return norm
         bad = [
             name

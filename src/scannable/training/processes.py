@@ -28,17 +28,20 @@ class Processes:
 
     def wait(self) -> None:
         """Until all have come here."""
-        if self.count > 1:
-            distributed.barrier()
+        self.total(0.0)
 
 
-def join_processes() -> Processes:
-    """Join the others that torchrun started, if it did."""
+def join_processes(device: torch.device) -> tuple[Processes, torch.device]:
+    """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda"."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Processes()
+        return Processes(), device
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
     if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return Processes(distributed.get_rank(), distributed.get_world_size())
+        # What is summed in `total` is on the CPU, wherever the model is.
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    return Processes(distributed.get_rank(), distributed.get_world_size()), device
 
 
 def leave_processes() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,18 @@ def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], 
     """A run's recipe and its model, with the best weights (averaged, if the run averages) or the newest."""
     recipe = load_recipe(folder)
     place = folder / "checkpoints"
-    for step in reversed(checkpoints.steps(place)):
-        checkpoint = checkpoints.read(checkpoints.path_of(place, step))
-        found = checkpoint.state.get("best") if best else None
-        if found and found["step"] != step:
-            checkpoint = checkpoints.read(checkpoints.path_of(place, found["step"]))
+    steps = checkpoints.steps(place)
+    for step in reversed(steps):
+        try:
+            checkpoint = checkpoints.read(checkpoints.path_of(place, step))
+            found = checkpoint.state.get("best") if best else None
+            if found and found["step"] != step:
+                checkpoint = checkpoints.read(checkpoints.path_of(place, found["step"]))
+        except checkpoints.CheckpointError as error:
+            if step == steps[0]:
+                raise
+            warnings.warn(f"skipped: {error}", stacklevel=2)
+            continue
         model = build_model(recipe.model)
         model.load_state_dict(checkpoint.model)
         if checkpoint.average:
