@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
@@ -172,13 +173,13 @@ def reproduce(
 ) -> None:
     """Run an experiment of the paper: train or measure all it needs, and write table, figure and a page about them.
 
-    Interrupted, it has saved itself; the same command goes on.
+    Interrupted, training has saved itself, and the same command goes on; latency and spd start anew.
 
     Args:
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
             token), spd (complexity classes), or all of them.
-        profile: smoke takes seconds and shows that it works; laptop takes up to two hours an experiment on two CPU
-            cores; paper is the paper's size, for a GPU.
+        profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
+            on two CPU cores; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
         runs: folder of the training runs.
         workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
@@ -254,7 +255,7 @@ def train(arguments: list[str]) -> None:
 
     run = Run(settings.recipe, folder, console=console, device=settings.device, sinks=sinks)
     check_samples(settings.recipe)
-    again = " ".join(["scannable train", name, *[a for a in rest if a != "--resume"], "--resume"])
+    again = shlex.join(["scannable", "train", name, *[a for a in rest if a != "--resume"], "--resume"])
     try:
         result = run.train(resume=settings.resume, force=settings.force)
     except Interrupted as stopped:

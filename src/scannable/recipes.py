@@ -29,7 +29,7 @@ def recipe_named(name: str) -> Recipe[Any, Any]:
 
 @recipe
 def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
-    """Sums modulo five with a tiny Transformer-PSM, c = 1: learned in about a minute on two cores."""
+    """Sums modulo five with a tiny Transformer-PSM, c = 1: learned in about a minute on one core."""
     return Recipe(
         TransformerPSMConfig(5, width=64, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, state_noise=0.5),
         GroupTask("Z5"),
@@ -111,7 +111,7 @@ def stdlib() -> Recipe[TransformerPSMConfig, TextTask]:
 
 @recipe
 def stdlib_mamba() -> Recipe[ZooConfig, TextTask]:
-    """The same with a Mamba of about the same size."""
+    """The same with a Mamba, somewhat smaller."""
     return Recipe(
         ZooConfig(257, "mamba", layers=4, width=128, tie_weights=True),
         TextTask("stdlib"),

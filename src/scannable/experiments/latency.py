@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from torch import Tensor
@@ -253,13 +252,9 @@ def draw(timings: Sequence[Timing], sizes: Sizes) -> Figure:
         axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     for axes in (short, long, memory):
-        _finish(axes)
+        tidy(axes, legend=False)
     figure.legend(*short.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     return figure
-
-
-def _finish(axes: Axes) -> None:
-    tidy(axes, legend=False)
 
 
 def run(lab: Laboratory) -> None:

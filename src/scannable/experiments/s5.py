@@ -68,7 +68,7 @@ def setting(profile: Profile) -> Setting:
             ),
             TransformerPSMConfig(ELEMENTS, width=768, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, dropout=0.1),
             GPT2BaselineConfig(ELEMENTS, 768, layers=12, heads=12, context=longest, tie_weights=True, dropout=0.1),
-            ZooConfig(ELEMENTS, "mamba", layers=48, width=1024, tie_weights=True),
+            ZooConfig(ELEMENTS, "mamba", layers=48, width=1024, tie_weights=True, dropout=0.1),
             rates=(3e-5, 1e-4, 3e-4),
             sweep_steps=3 * 20 * epoch,
             seeds=(0, 1, 2),
@@ -257,7 +257,7 @@ def _page(lab: Laboratory, rows: list[Outcome], along: list[Defect], use: Settin
                 *(f"{100 * found[length].mean:.2f}" for length in lengths),
             ]
         )
-    head = ["model", "parameters", "learning rate", "tokens trained", "reached length", *(f"{n:,}" for n in lengths)]
+    head = ["model", "parameters", "learning rate", "tokens trained", "trained to length", *(f"{n:,}" for n in lengths)]
     seeds = sorted({row.seed for row in final})
     save_page(
         lab.results,
@@ -269,8 +269,8 @@ def _page(lab: Laboratory, rows: list[Outcome], along: list[Defect], use: Settin
         "![error by length](s5.png)",
         "Token error in percent, over all positions of all test sequences:",
         table(head, lines),
-        "The paper's curves (width 768, GPU): Transformer-PSM keeps a low error past 160 tokens; GPT-2 and Mamba fail "
-        "soon after 18. " + _baselines_at_18(rows, lab.profile),
+        "The paper's curves (width 768, Mamba 1,024, on a GPU): Transformer-PSM keeps a low error past 160 tokens; "
+        "GPT-2 and Mamba fail soon after 18. " + _baselines_at_18(rows, lab.profile),
         "## What differs from the paper",
         _differences(lab.profile, use),
         "## How associative Agg becomes",
@@ -312,23 +312,34 @@ def _baselines_at_18(rows: list[Outcome], profile: Profile) -> str:
 
 
 def _differences(profile: Profile, use: Setting) -> str:
+    curriculum, more = use.recipe.curriculum, helped(use.recipe)
+    help_ = (
+        "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
+        "elements (`--model.agg-from-inf`; for that there is one more stage at the first length, and up to "
+        f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
+        f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the run "
+        "(`--model.state-noise`). The baselines have no Agg to be helped.\n"
+    )
     if profile == "paper":
-        return "Sizes and schedule are the paper's; Agg is bidirectional, and error is over the whole test set."
+        return (
+            "- Sizes and schedule are the paper's; Agg is bidirectional, error is over the whole test set, and the "
+            f"learning rates of the baselines are swept.\n{help_}"
+        )
     return (
         f"- Small models on a CPU: width {use.psm.width} instead of 768, {use.gpt2.layers} layers for GPT-2 instead of "
-        f"12, {use.mamba.layers} for Mamba instead of 48, AdamW at a rate that falls late, about "
-        f"{use.recipe.batch_tokens:,} tokens a step.\n"
-        "- All models have the same samples, steps, curriculum (lengths 3, 4, 6, 8, 12, 18; on when the validation "
-        "error is below 5%, at the latest after 2,500 steps), schedule and average of the weights.\n"
-        "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
-        "elements (`--model.agg-from-inf`; for that there is one more stage at length 3, and up to 5,000 steps a "
-        "length); what Agg returns is brought to unit size (`--model.unit-states`); and in training it has Gaussian "
-        "noise on it, growing to 0.6 of its size over the run (`--model.state-noise`). The baselines have no Agg to be "
-        "helped.\n"
+        f"12, {use.mamba.layers} for Mamba instead of 48 of width 1,024, AdamW at a rate that falls late, about "
+        f"{use.recipe.batch_tokens:,} tokens a step. The paper's Mamba is by far its largest model; here it is the "
+        "smallest.\n"
+        "- All models have the same task, steps, schedule, average of the weights and rules of the curriculum (lengths "
+        f"{', '.join(map(str, curriculum.lengths))}; on when the validation error is below {curriculum.below[0]:.0%}, "
+        f"learned or not after {curriculum.steps:,} steps). How many samples a step has depends on the length it is "
+        "at, so the tokens seen differ a little.\n"
+        f"{help_}"
         "- The plain recipe and what helps were found in thirteen trials of Transformer-PSM, most of them stopped "
         "early, five judged by errors on sequences of the test split and the last four by the validation split; the "
         "baselines had the sweep of learning rates below and no such search.\n"
         "- GPT-2 has learned positions up to the longest test length, of which it saw 18 in training; the variant "
         "without positions has none to miss.\n"
+        "- Errors are those of the weights at the end of a run; learning rates were chosen by the best evaluation.\n"
         "- Mamba is this library's, which equals that of `transformers` number for number and is faster on a CPU."
     )

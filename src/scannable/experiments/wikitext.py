@@ -251,7 +251,10 @@ def _page(
 
 def _differences(lab: Laboratory, use: Sizes, passes: float) -> str:
     if lab.profile == "paper":
-        return "Every token is scored, also the first of each chunk; the tokenizer is trained on the text unless given."
+        return (
+            "Every token is scored, also the first of each chunk; the tokenizer is trained on the text unless given; "
+            "learning rates are swept; Mamba has as many epochs as the others, where the paper's has half of them."
+        )
     chunks = use.context // use.chunks[-1]
     return (
         f"- The text is `{lab.data}`, byte by byte unless a tokenizer is given, instead of WikiText-103; perplexities "
