@@ -75,13 +75,16 @@ def test_mqar_has_two_layers_in_agg_and_two_in_inf_against_four_of_the_window() 
     assert parameters(use.models["full"]) == 2 * block(256) + 2 * 256 + 512 * 256 + ends
 
 
-def test_the_longer_context_has_as_many_tokens_a_step() -> None:
+def test_the_longer_context_has_as_many_tokens_a_step_and_as_many_operations_in_all() -> None:
     for recipe in (mqar.setting("paper").recipe, mqar.setting("laptop").recipe):
         length = recipe.curriculum.lengths[-1]
         recipe = replace(recipe, curriculum=replace(recipe.curriculum, lengths=(length,)))
         longer = wikitext.longer(recipe)
         assert longer.curriculum.lengths == (4 * length,)
         assert longer.samples(4 * length) * 4 * length == recipe.samples(length) * length
+        work = [one.steps * wikitext.work_per_token(one.model, one.curriculum.lengths[0]) for one in (recipe, longer)]
+        assert longer.steps < recipe.steps
+        assert work[1] == pytest.approx(work[0], rel=1e-3)
 
 
 def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:
