@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from matplotlib.axes import Axes
@@ -99,6 +99,10 @@ def test_associative_recall_has_every_model_at_every_length() -> None:
     for curve in drawn(axes).values():
         assert curve == ([128, 256, 512], pytest.approx([12.8, 25.6, 51.2]))
     assert [label.get_text() for label in axes.get_xticklabels()] == ["128", "256", "512"]
+    again = [outcome("full", length, 0.5, seed=1) for length in (128, 256, 512)]
+    axes = only_axes(mqar.draw([*rows, *again], titles))
+    assert legend(axes) == list(titles.values())
+    assert [list(cast(Any, line.get_ydata())) for line in axes.lines].count([50.0] * 3) == 1 and len(axes.lines) == 7
 
 
 def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mamba() -> None:
