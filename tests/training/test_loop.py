@@ -193,6 +193,18 @@ def test_a_length_is_looked_at_once_more_before_its_time_is_up(tmp_path: Path) -
     assert looks == [(4, 3), (8, 5), (12, 8)]
 
 
+@pytest.mark.parametrize("ends", [{"steps": 4}, {"below": (1.1,)}])
+def test_nothing_starts_anew_at_the_end(tmp_path: Path, ends: dict[str, Any]) -> None:
+    run = Run(recipe_of(steps=4, curriculum=Curriculum((3, 5), **ends)), tmp_path, console=QUIET)
+    run.train()
+    assert "stage" not in {r["kind"] for r in read_metrics(tmp_path / "metrics.jsonl")}
+    agg, inf = (
+        dict(part.named_parameters()) for part in (run.model.get_submodule("agg"), run.model.get_submodule("inf"))
+    )
+    shared = [name for name in agg.keys() & inf.keys() if name.endswith("weight")]
+    assert shared and any(not torch.equal(agg[name], inf[name]) for name in shared)
+
+
 def test_the_end_is_looked_at_wherever_it_is(tmp_path: Path) -> None:
     assert train(recipe_of(evaluation=Evaluation(every=9, samples=16)), tmp_path)["best"]["step"] in (9, 12)
     looks = [r["step"] for r in read_metrics(tmp_path / "metrics.jsonl") if r["kind"] == "evaluation"]

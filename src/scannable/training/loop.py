@@ -295,8 +295,12 @@ class Run:
 
     def _enter(self, stage: Stage) -> None:
         """Be where the curriculum is now; when that is a new length, what has to start anew does."""
-        before, self.stage = self.stage, stage
-        if stage.index == before.index:
+        new = stage.index != self.stage.index
+        if new and self.step == self.recipe.steps:
+            # What starts anew now would be tested as it starts.
+            return
+        self.stage = stage
+        if not new:
             return
         self._record(kind="stage", length=stage.length(self.recipe.curriculum))
         begin: Any = getattr(self.model, "begin_stage", lambda index: [])
