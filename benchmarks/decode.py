@@ -16,7 +16,7 @@ from torch import nn
 from transformers import DynamicCache, GPT2Config, GPT2Model, MambaConfig, MambaModel, StaticCache
 
 import scannable as sc
-from scannable.files import write_csv
+from scannable.storage.files import write_csv
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 50_257, 256, 4, 4
 WINDOW = 4096

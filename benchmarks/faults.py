@@ -33,10 +33,11 @@ import torch
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
-from scannable import cli, recipes
-from scannable import commands as _commands  # noqa: F401  (here, so that no fork has to import it)
-from scannable.files import write_csv
-from scannable.psm import TransformerPSMConfig
+from scannable import recipes
+from scannable.cli import commands as _commands  # noqa: F401  (here, so that no fork has to import it)
+from scannable.cli import main as cli
+from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.storage.files import write_csv
 from scannable.tasks import GroupTask
 from scannable.training.checkpoint import CheckpointError
 from scannable.training.logging import read_metrics

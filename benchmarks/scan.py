@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch._higher_order_ops import associative_scan
 
 import scannable as sc
-from scannable.files import write_csv
 from scannable.spd import CountedAgg
+from scannable.storage.files import write_csv
 
 CHUNK, WIDTH = 64, 256
 HEADER = ["agg", "n", "pass", "scannable_ms", "peer", "peer_ms", "peer_over_scannable"]

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import scannable as sc
-from scannable.files import write_csv
 from scannable.spd import bounds
+from scannable.storage.files import write_csv
 
 VOCABULARY, WIDTH, HEADS, CHUNK = 1000, 256, 4, 64
 

@@ -36,11 +36,11 @@ from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated
 from transformers.models.xlstm.modeling_xlstm import mlstm_chunkwise_native_autograd  # noqa: E402
 
 import scannable as sc  # noqa: E402
-from scannable.affine.actions import Diagonal, Identity, Scalar  # noqa: E402
-from scannable.affine.chunkwise import DeltaRule, OuterProduct  # noqa: E402
-from scannable.affine.elementwise import elementwise_states  # noqa: E402
-from scannable.affine.rows.mlstm import normalised, stabilised  # noqa: E402
-from scannable.files import write_csv  # noqa: E402
+from scannable.layers.affine.actions import Diagonal, Identity, Scalar  # noqa: E402
+from scannable.layers.affine.chunkwise import DeltaRule, OuterProduct  # noqa: E402
+from scannable.layers.affine.elementwise import elementwise_states  # noqa: E402
+from scannable.layers.mlstm import normalised, stabilised  # noqa: E402
+from scannable.storage.files import write_csv  # noqa: E402
 
 WIDTH, HEADS = 256, 4
 SIZE = WIDTH // HEADS

@@ -6,7 +6,16 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
-CHECKED = ["scannable.affine", "scannable.baselines", "scannable.nn", "scannable.psm", "scannable.spd"]
+CHECKED = [
+    "scannable.baselines",
+    "scannable.layers",
+    *(
+        f"scannable.models.{name}"
+        for name in ("lm", "prefix_scannable", "psm_state", "stream_batch", "transformer_psm")
+    ),
+    "scannable.nn",
+    "scannable.spd",
+]
 install_import_hook(CHECKED, "beartype.beartype")
 torch.set_num_threads(1)
 

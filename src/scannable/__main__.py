@@ -1,5 +1,5 @@
 """`python -m scannable`, and `torchrun -m scannable`."""
 
-from scannable.cli import main
+from scannable.cli.main import main
 
 main()

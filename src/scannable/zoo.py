@@ -1,18 +1,10 @@
-"""The rows of Table 1 as layers, and what each of them costs: `scannable.zoo.GLA(width=256, heads=4)`.
+"""The layers under the name that the paper's Table 1 gave them here: `scannable.zoo.GLA(width=256, heads=4)`."""
 
-`scannable zoo` prints the table.
-"""
-
-from dataclasses import dataclass
-
-import torch
-
-from scannable.affine.layer import ZooLayer
-from scannable.affine.rows import (
+from scannable.layers import (
     GLA,
+    LAYERS,
     LSTM,
     MLSTM,
-    ROWS,
     RWKV7,
     S4,
     S6,
@@ -26,14 +18,14 @@ from scannable.affine.rows import (
     Mamba,
     Mamba2,
     RetNet,
+    SequenceLayer,
 )
-from scannable.spd.counters import CountedWork
 
 __all__ = [
     "GLA",
+    "LAYERS",
     "LSTM",
     "MLSTM",
-    "ROWS",
     "RWKV7",
     "S4",
     "S6",
@@ -47,67 +39,5 @@ __all__ = [
     "Mamba",
     "Mamba2",
     "RetNet",
-    "RowFacts",
-    "ZooLayer",
-    "rows",
-    "table",
+    "SequenceLayer",
 ]
-
-
-@dataclass(frozen=True)
-class RowFacts:
-    """One row of the zoo as a layer of a certain width: what it is, what it holds, and what a token costs."""
-
-    name: str
-    title: str
-    action: str
-    spd_class: str
-    state_nbytes: int
-    """Of one stream after `length` tokens."""
-    parallel_work: float
-    """Floating-point operations for a token, counted over `length` tokens at once."""
-    step_work: float
-    """The same for one more token by itself."""
-    parameters: int
-
-
-@torch.no_grad()
-def rows(width: int = 256, heads: int = 4, length: int = 1024) -> list[RowFacts]:
-    """What every row costs, counted on a layer of this width."""
-    facts: list[RowFacts] = []
-    for name, row in ROWS.items():
-        layer = row(width, heads)
-        x = torch.randn(1, length, width)
-        with CountedWork() as parallel:
-            _, state = layer.extend(x, layer.initial_state(1))
-        with CountedWork() as stepped:
-            layer.step(x[:, 0], state)
-        facts.append(
-            RowFacts(
-                name,
-                row.title,
-                row.action,
-                row.spd_class,
-                layer.state_nbytes(length),
-                parallel.operations / length,
-                stepped.operations,
-                sum(parameter.numel() for parameter in layer.parameters()),
-            )
-        )
-    return facts
-
-
-def table(width: int = 256, heads: int = 4, length: int = 1024) -> str:
-    """`rows` for people."""
-    lines = [
-        f"One layer of width {width} with {heads} heads, after {length} tokens; work in floating-point operations.",
-        "",
-        f"{'row':<18}{'E_t':<30}{'class (work, memory)':<22}{'state bytes':>12}{'work/token':>12}{'work/step':>11}"
-        f"{'weights':>10}",
-    ]
-    lines += [
-        f"{f.name:<18}{f.action:<30}{f.spd_class:<22}{f.state_nbytes:>12,}{f.parallel_work:>12,.0f}{f.step_work:>11,.0f}"
-        f"{f.parameters:>10,}"
-        for f in rows(width, heads, length)
-    ]
-    return "\n".join(lines)

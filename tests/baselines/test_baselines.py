@@ -18,9 +18,9 @@ from scannable.baselines import (
     SlidingWindowConfig,
     SlidingWindowTransformer,
 )
-from scannable.configuration import from_plain, to_plain
-from scannable.model_file import build_model
 from scannable.spd.duality import TOLERANCE
+from scannable.storage.configuration import from_plain, to_plain
+from scannable.storage.model_file import build_model
 
 # transformers imports much, and some of it warns.
 pytestmark = pytest.mark.filterwarnings("ignore")

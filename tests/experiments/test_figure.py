@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments import figure as figures
-from scannable.experiments import mqar, s5, wikitext
+from scannable.experiments import language_modelling, recall, state_tracking
 from scannable.experiments.laboratory import Trained
-from scannable.experiments.outcome import Outcome, best_rate, error_by_length, outcomes, sweep_table
+from scannable.experiments.scores import RunScore, best_rate, error_by_length, run_scores, sweep_table
 from scannable.training.recipe import Recipe
 
 
-def outcome(model: str, length: int = 18, error: float = 0.5, **changes: Any) -> Outcome:
+def outcome(model: str, length: int = 18, error: float = 0.5, **changes: Any) -> RunScore:
     values: dict[str, Any] = {
         "model": model,
         "part": "final",
@@ -32,7 +32,7 @@ def outcome(model: str, length: int = 18, error: float = 0.5, **changes: Any) ->
         "error": error,
         "bits_per_byte": None,
     }
-    return Outcome(**(values | changes))
+    return RunScore(**(values | changes))
 
 
 def only_axes(figure: Figure) -> Axes:
@@ -63,10 +63,12 @@ def upright(axes: Axes) -> list[float]:
 
 
 def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -> None:
-    rows = [outcome(name, length, 0.01 * i) for name in s5.TITLES for i, length in enumerate((18, 180, 4096))]
-    rows += [outcome(name, 18, 1.0, part="sweep") for name in s5.TITLES]
-    axes = only_axes(s5.draw(rows))
-    assert legend(axes) == list(s5.TITLES.values())
+    rows = [
+        outcome(name, length, 0.01 * i) for name in state_tracking.TITLES for i, length in enumerate((18, 180, 4096))
+    ]
+    rows += [outcome(name, 18, 1.0, part="sweep") for name in state_tracking.TITLES]
+    axes = only_axes(state_tracking.draw(rows))
+    assert legend(axes) == list(state_tracking.TITLES.values())
     for xs, ys in drawn(axes).values():
         # In percent, and nothing of the sweep.
         assert (xs, ys) == ([18, 180, 4096], [0, 1, 2])
@@ -76,41 +78,52 @@ def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -
 
 def test_the_band_is_from_the_least_to_the_greatest_of_the_seeds() -> None:
     rows = [
-        outcome(name, length, 0.1 * seed, seed=seed) for name in s5.TITLES for length in (8, 18) for seed in (1, 2, 6)
+        outcome(name, length, 0.1 * seed, seed=seed)
+        for name in state_tracking.TITLES
+        for length in (8, 18)
+        for seed in (1, 2, 6)
     ]
-    axes = only_axes(s5.draw(rows))
-    assert drawn(axes)[s5.TITLES[s5.PSM]][1] == pytest.approx([30, 30])
+    axes = only_axes(state_tracking.draw(rows))
+    assert drawn(axes)[state_tracking.TITLES[state_tracking.PSM]][1] == pytest.approx([30, 30])
     for band in axes.collections:
         heights: Any = band.get_paths()[0].vertices
         assert (heights[:, 1].min(), heights[:, 1].max()) == pytest.approx((10, 60))
 
 
 def test_the_defect_is_beside_the_errors() -> None:
-    axes = only_axes(s5.draw_defects([s5.Defect(10, 1.0, 0.5, 0.6, 0.7), s5.Defect(20, 0.5, 0.1, 0.2, 0.3)]))
+    axes = only_axes(
+        state_tracking.draw_defects(
+            [state_tracking.Defect(10, 1.0, 0.5, 0.6, 0.7), state_tracking.Defect(20, 0.5, 0.1, 0.2, 0.3)]
+        )
+    )
     assert legend(axes) == ["associativity defect of Agg", "error at 18", "error at 64", "error at 180"]
     assert drawn(axes)["error at 64"] == ([10, 20], [0.6, 0.2])
 
 
 def test_associative_recall_has_every_model_at_every_length() -> None:
-    titles = mqar.setting("paper").titles
+    titles = recall.setting("paper").titles
     rows = [outcome(name, length, length / 1000) for name in titles for length in (128, 256, 512)]
-    axes = only_axes(mqar.draw(rows, titles))
+    axes = only_axes(recall.draw(rows, titles))
     assert legend(axes) == list(titles.values()) and len(titles) == 6
     for curve in drawn(axes).values():
         assert curve == ([128, 256, 512], pytest.approx([12.8, 25.6, 51.2]))
     assert [label.get_text() for label in axes.get_xticklabels()] == ["128", "256", "512"]
     again = [outcome("full", length, 0.5, seed=1) for length in (128, 256, 512)]
-    axes = only_axes(mqar.draw([*rows, *again], titles))
+    axes = only_axes(recall.draw([*rows, *again], titles))
     assert legend(axes) == list(titles.values())
     assert [list(cast(Any, line.get_ydata())) for line in axes.lines].count([50.0] * 3) == 1 and len(axes.lines) == 7
 
 
 def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mamba() -> None:
-    use = wikitext.SIZES["paper"]
-    losses = {wikitext.psm_name(c): 3 + 1 / c for c in use.chunks} | {"gpt2": 3.1, "mamba": 3.2, wikitext.LONGER: 2.9}
+    use = language_modelling.SIZES["paper"]
+    losses = {language_modelling.psm_name(c): 3 + 1 / c for c in use.chunks} | {
+        "gpt2": 3.1,
+        "mamba": 3.2,
+        language_modelling.LONGER: 2.9,
+    }
     rows = [outcome(name, 512, loss=loss) for name, loss in losses.items()]
     perplexities = {row.model: row.perplexity for row in rows}
-    axes = only_axes(wikitext.draw(rows, use))
+    axes = only_axes(language_modelling.draw(rows, use))
     longer, gpt2 = "the same at 2,048 for the same compute", "GPT-2, context 512"
     assert legend(axes) == ["Transformer-PSM, trained at 512", longer, gpt2, "Mamba"]
     curves = drawn(axes)
@@ -118,15 +131,15 @@ def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mam
         [32, 64, 128, 256],
         [perplexities[f"psm-{c}"] for c in use.chunks],
     )
-    assert curves[longer] == ([256], [perplexities[wikitext.LONGER]])
-    for name, title in ((wikitext.GPT2, gpt2), (wikitext.MAMBA, "Mamba")):
+    assert curves[longer] == ([256], [perplexities[language_modelling.LONGER]])
+    for name, title in ((language_modelling.GPT2, gpt2), (language_modelling.MAMBA, "Mamba")):
         assert set(curves[title][1]) == {perplexities[name]}
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
-    rows = [outcome(name, length) for name in s5.TITLES for length in (18, 180)]
+    rows = [outcome(name, length) for name in state_tracking.TITLES for length in (18, 180)]
     for folder in ("one", "two"):
-        assert figures.save_figure(s5.draw(rows), tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
+        assert figures.save_figure(state_tracking.draw(rows), tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
     for kind in ("png", "svg"):
         assert (tmp_path / "one" / f"s5.{kind}").read_bytes() == (tmp_path / "two" / f"s5.{kind}").read_bytes()
 
@@ -135,7 +148,7 @@ def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
 
 
 def trained(rate: float, stage: int, loss: float) -> Trained:
-    recipe: Recipe[Any, Any] = mqar.setting("smoke").recipe
+    recipe: Recipe[Any, Any] = recall.setting("smoke").recipe
     score = {"length": 32, "samples": 4, "loss": 2.0, "error": 0.5, "bits_per_byte": None}
     best = {"step": 3, "stage": stage, "loss": loss, "error": 0.5}
     result = {"steps": 5, "tokens": 50, "parameters": 7, "best": best, "test": [score, score | {"length": 48}]}
@@ -155,16 +168,16 @@ def test_the_best_rate_came_furthest_and_then_lowest(found: dict[float, tuple[in
 
 
 def test_a_run_is_a_row_for_each_test_length() -> None:
-    rows = outcomes(trained(1e-3, 1, 0.25), "psm", "final")
+    rows = run_scores(trained(1e-3, 1, 0.25), "psm", "final")
     assert [row.length for row in rows] == [32, 48]
-    lengths = mqar.setting("smoke").recipe.curriculum.lengths
+    lengths = recall.setting("smoke").recipe.curriculum.lengths
     assert {(row.model, row.part, row.trained_to, row.validation_loss) for row in rows} == {
         ("psm", "final", lengths[1], 0.25)
     }
 
 
 def test_errors_are_gathered_over_seeds_and_the_sweep_is_told_apart() -> None:
-    rows: Sequence[Outcome] = [
+    rows: Sequence[RunScore] = [
         outcome("a", 18, 0.2),
         outcome("a", 18, 0.6, seed=1),
         outcome("b", 18, 0.9),

@@ -329,19 +329,19 @@ def test_a_second_ctrl_c_does_not_wait_and_leaves_nothing_behind(tmp_path: Path)
 SHORT_EXPERIMENT = """
 import sys
 from dataclasses import replace
-from scannable import cli
-from scannable.experiments import mqar
+from scannable.cli.main import main
+from scannable.experiments import recall
 
-use = mqar.setting("smoke")
+use = recall.setting("smoke")
 names = ("full", "mamba")
 rarely = replace(use.recipe.evaluation, every=200, samples=4)
 recipe = replace(use.recipe, steps=400, batch_tokens=64, evaluation=rarely, checkpoint_every=200)
-mqar.setting = lambda profile: replace(
+recall.setting = lambda profile: replace(
     use, recipe=recipe, rates=(1e-3,), models={name: use.models[name] for name in names},
     titles={name: use.titles[name] for name in names},
 )
 sys.argv[0] = "scannable"
-cli.main()
+main()
 """
 """The command line, with fewer models to wait for."""
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from scannable.experiments import mqar, s5, wikitext
+from scannable.experiments import language_modelling, recall, state_tracking
 from scannable.experiments.laboratory import Laboratory, at_rate
-from scannable.model_file import build_model
+from scannable.storage.model_file import build_model
 from scannable.training.limits import _WithoutValues
 from scannable.training.loop import Run
 from scannable.training.recipe import Recipe
@@ -32,36 +32,38 @@ def block(width: int) -> int:
 
 
 def test_wikitext_has_gpt2_base_and_mamba_130m_and_transformer_psms_of_their_size() -> None:
-    models = wikitext.models("paper", GPT2_TOKENS)
+    models = language_modelling.models("paper", GPT2_TOKENS)
     # The published GPT-2 has 1,024 positions; 512 are the paper's context.
-    gpt2 = parameters(models[wikitext.GPT2])
+    gpt2 = parameters(models[language_modelling.GPT2])
     assert gpt2 == 124_439_808 - 512 * 768
     # state-spaces/mamba-130m has a vocabulary of 50,280.
-    assert parameters(models[wikitext.MAMBA]) == 129_135_360 - (50_280 - GPT2_TOKENS) * 768
-    assert parameters(wikitext.models("paper", 50_280)[wikitext.MAMBA]) == 129_135_360
+    assert parameters(models[language_modelling.MAMBA]) == 129_135_360 - (50_280 - GPT2_TOKENS) * 768
+    assert parameters(language_modelling.models("paper", 50_280)[language_modelling.MAMBA]) == 129_135_360
     for chunk_length in (32, 64, 128, 256):
-        psm = models[wikitext.psm_name(chunk_length)]
+        psm = models[language_modelling.psm_name(chunk_length)]
         assert (psm.chunk_length, psm.agg_layers, psm.inf_layers, psm.heads) == (chunk_length, 1, 11, 12)
         assert parameters(psm) == pytest.approx(gpt2, rel=0.01)
     assert len(models) == 6
 
 
 def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_two() -> None:
-    models = {name: make(1e-4).model for name, make in s5.plain_recipes(s5.setting("paper")).items()}
-    ends = s5.ELEMENTS * 768
-    assert parameters(models[s5.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
+    models = {
+        name: make(1e-4).model for name, make in state_tracking.plain_recipes(state_tracking.setting("paper")).items()
+    }
+    ends = state_tracking.ELEMENTS * 768
+    assert parameters(models[state_tracking.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
     assert 12 * block(768) == pytest.approx(85e6, rel=0.01)
     # A position for each of the longest test.
-    assert parameters(models[s5.GPT2]) - parameters(models[s5.WITHOUT_POSITIONS]) == 4096 * 768
+    assert parameters(models[state_tracking.GPT2]) - parameters(models[state_tracking.WITHOUT_POSITIONS]) == 4096 * 768
     # state-spaces/mamba-370m, without its 50,280 embeddings.
-    assert parameters(models[s5.MAMBA]) == 371_516_416 - 50_280 * 1024 + s5.ELEMENTS * 1024
-    psm = models[s5.PSM]
+    assert parameters(models[state_tracking.MAMBA]) == 371_516_416 - 50_280 * 1024 + state_tracking.ELEMENTS * 1024
+    psm = models[state_tracking.PSM]
     assert (psm.width, psm.chunk_length, psm.heads, psm.agg_layers, psm.inf_layers) == (768, 1, 1, 1, 1)
     assert parameters(psm) == pytest.approx(2 * block(768) + ends, rel=0.01)
 
 
 def test_mqar_has_two_layers_in_agg_and_two_in_inf_against_four_of_the_window() -> None:
-    use = mqar.setting("paper")
+    use = recall.setting("paper")
     ends = 2 * 8192 * 256
     for name, chunk_length in (("psm-small", 32), ("psm-large", 64)):
         psm = use.models[name]
@@ -76,13 +78,16 @@ def test_mqar_has_two_layers_in_agg_and_two_in_inf_against_four_of_the_window() 
 
 
 def test_the_longer_context_has_as_many_tokens_a_step_and_as_many_operations_in_all() -> None:
-    for recipe in (mqar.setting("paper").recipe, mqar.setting("laptop").recipe):
+    for recipe in (recall.setting("paper").recipe, recall.setting("laptop").recipe):
         length = recipe.curriculum.lengths[-1]
         recipe = replace(recipe, curriculum=replace(recipe.curriculum, lengths=(length,)))
-        longer = wikitext.longer(recipe)
+        longer = language_modelling.longer(recipe)
         assert longer.curriculum.lengths == (4 * length,)
         assert longer.samples(4 * length) * 4 * length == recipe.samples(length) * length
-        work = [one.steps * wikitext.work_per_token(one.model, one.curriculum.lengths[0]) for one in (recipe, longer)]
+        work = [
+            one.steps * language_modelling.work_per_token(one.model, one.curriculum.lengths[0])
+            for one in (recipe, longer)
+        ]
         assert longer.steps < recipe.steps
         assert work[1] == pytest.approx(work[0], rel=1e-3)
 
@@ -103,32 +108,36 @@ def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:
 
 
 S5: dict[str, Callable[[], Recipe[Any, Any]]] = {
-    name: lambda name=name: s5.plain_recipes(s5.setting("paper"))[name](1e-4)
-    for name in (s5.PSM, s5.GPT2, s5.WITHOUT_POSITIONS, s5.MAMBA)
-} | {s5.HELPED: lambda: s5.helped(s5.plain_recipes(s5.setting("paper"))[s5.PSM](1e-4))}
+    name: lambda name=name: state_tracking.plain_recipes(state_tracking.setting("paper"))[name](1e-4)
+    for name in (state_tracking.PSM, state_tracking.GPT2, state_tracking.WITHOUT_POSITIONS, state_tracking.MAMBA)
+} | {
+    state_tracking.HELPED: lambda: state_tracking.helped(
+        state_tracking.plain_recipes(state_tracking.setting("paper"))[state_tracking.PSM](1e-4)
+    )
+}
 
 
 @pytest.mark.parametrize("name", S5)
 def test_s5_trains(tmp_path: Path, name: str) -> None:
     recipe = S5[name]()
     # One layer of Mamba's 48.
-    one = replace(recipe.model, layers=1) if name == s5.MAMBA else recipe.model
+    one = replace(recipe.model, layers=1) if name == state_tracking.MAMBA else recipe.model
     two_steps(replace(recipe, model=one), 6, tmp_path)
 
 
-@pytest.mark.parametrize("name", mqar.setting("paper").models)
+@pytest.mark.parametrize("name", recall.setting("paper").models)
 def test_mqar_trains(tmp_path: Path, name: str) -> None:
-    use = mqar.setting("paper")
+    use = recall.setting("paper")
     two_steps(at_rate(use.recipe, use.models[name])(1e-4), 192, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["psm-32", wikitext.GPT2, wikitext.MAMBA])
+@pytest.mark.parametrize("name", ["psm-32", language_modelling.GPT2, language_modelling.MAMBA])
 def test_wikitext_trains(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "book.txt").write_text("the cat sat on the mat, and the dog on the log. " * 300)
     lab = Laboratory("wikitext", "paper", tmp_path, tmp_path, data=str(tmp_path / "book.txt"))
     # GPT-2's vocabulary would be half of the model; that of this text is a few hundred.
-    recipe, rates, _ = wikitext.recipe(lab)
-    model = wikitext.models("paper", recipe.task.vocab_size)[name]
-    one = replace(model, layers=1) if name == wikitext.MAMBA else model
+    recipe, rates, _ = language_modelling.recipe(lab)
+    model = language_modelling.models("paper", recipe.task.vocab_size)[name]
+    one = replace(model, layers=1) if name == language_modelling.MAMBA else model
     two_steps(at_rate(recipe, one)(rates[0]), 96, tmp_path / "run")

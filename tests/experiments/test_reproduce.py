@@ -12,11 +12,11 @@ from typing import Any, get_args
 
 import pytest
 
-from scannable import cli
-from scannable.configuration import from_plain
-from scannable.experiments import mqar, s5, wikitext
+from scannable.cli.main import main
+from scannable.experiments import language_modelling, recall, state_tracking
 from scannable.experiments.laboratory import Laboratory, Profile
 from scannable.experiments.reproduce import ABOUT, Name, named, profile_named
+from scannable.storage.configuration import from_plain
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import load_recipe, load_result
 
@@ -69,7 +69,7 @@ def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         monkeypatch.setenv("COLUMNS", "300")
         code: Any = 0
         try:
-            cli.main()
+            main()
         except SystemExit as end:
             code = end.code or 0
         printed = capsys.readouterr()
@@ -83,13 +83,13 @@ def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 FIGURES: dict[Name, list[str]] = {"s5": ["s5", "associativity"], "mqar": ["mqar"], "wikitext": ["wikitext"]}
 MODELS: dict[Name, set[str]] = {
-    "s5": set(s5.TITLES),
+    "s5": set(state_tracking.TITLES),
     "mqar": {"psm-large", "psm-small", "swt-large", "swt-small", "mamba", "full"},
     "wikitext": {"psm-8", "psm-16", "psm-32", "psm-longer", "gpt2", "mamba"},
 }
 SWEPT: dict[Name, set[str]] = {
     "s5": {"gpt2", "gpt2-no-positions", "mamba"},
-    "mqar": set(mqar.SWEPT),
+    "mqar": set(recall.SWEPT),
     "wikitext": {"psm-16", "gpt2", "mamba"},
 }
 """Models whose learning rate is chosen among several: all kinds of baselines at least."""
@@ -182,7 +182,7 @@ def assert_same_samples(left: Left) -> None:
             replace(recipe, model=one.model, optimizer=one.optimizer)
             for one in list(part.values())[:1]
             for name, recipe in part.items()
-            if name.rsplit("-", 1)[0] != s5.HELPED and name != wikitext.LONGER
+            if name.rsplit("-", 1)[0] != state_tracking.HELPED and name != language_modelling.LONGER
         ]
         assert all(recipe == plain[0] for recipe in plain)
     most = max(recipe.steps for recipe in recipes.values())
@@ -225,7 +225,7 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert signal.getsignal(signal.SIGTERM) is handler
     left = left_in(tmp_path, "s5")
     check(left, "scannable reproduce s5 --profile smoke")
-    rows, use = left.rows, s5.setting("smoke")
+    rows, use = left.rows, state_tracking.setting("smoke")
     # All of them as long as each other, the helped one too.
     assert {int(row["steps"]) for row in rows if row["part"] == "final"} == {use.recipe.steps}
     with (left.results / "associativity.csv").open() as file:
@@ -241,7 +241,7 @@ def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     left = left_in(tmp_path, "mqar")
     check(left, "scannable reproduce mqar --profile smoke")
     # The run that won is the one of the figure.
-    for name in mqar.SWEPT:
+    for name in recall.SWEPT:
         swept, final = (
             [r for r in left.rows if (r["model"], r["part"]) == (name, part)] for part in ("sweep", "final")
         )
@@ -268,9 +268,11 @@ def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: py
     check(left, f"scannable reproduce wikitext --profile smoke --data {book} --tokenizer bytes")
     assert (tmp_path / "cache" / "scannable").is_dir()
     final = [row for row in left.rows if row["part"] == "final"]
-    (tokens,) = {int(row["tokens"]) for row in final if row["model"] != wikitext.LONGER}
+    (tokens,) = {int(row["tokens"]) for row in final if row["model"] != language_modelling.LONGER}
     # A longer window costs more a token.
-    assert 0.5 * tokens < next(int(row["tokens"]) for row in final if row["model"] == wikitext.LONGER) < tokens
+    assert (
+        0.5 * tokens < next(int(row["tokens"]) for row in final if row["model"] == language_modelling.LONGER) < tokens
+    )
     # Every token of the test split but the first is scored, in windows of 64 or of 256.
     tokens = next(iter(left.recipes().values())).task.counts("test").tokens - 1
     assert {int(row["samples"]) for row in final} == {-(-tokens // 64), -(-tokens // 256)}
@@ -343,6 +345,6 @@ def test_an_interruption_exits_with_130_and_says_how_to_go_on(
     def interrupted(lab: Laboratory) -> None:
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(mqar, "run", interrupted)
+    monkeypatch.setattr(recall, "run", interrupted)
     ended = reproduce("mqar", *places(tmp_path))
     assert ended.code == 130 and ended.said.endswith("interrupted; the same command goes on\n") and not ended.error

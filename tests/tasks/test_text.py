@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from scannable.storage.cache_folder import CacheError
 from scannable.tasks import token_files
 from scannable.tasks import tokenizer as tokenizers
 from scannable.tasks.sample import IGNORED, Split, Task
-from scannable.tasks.sealed_folder import CacheError
 from scannable.tasks.text import TextTask
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

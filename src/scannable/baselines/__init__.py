@@ -4,13 +4,8 @@ GPT-2 and Mamba are those of transformers, which is imported when the first of t
 """
 
 from scannable.baselines.gpt2 import GPT2Baseline, GPT2BaselineConfig, GPT2State
-from scannable.baselines.mamba import MambaBaseline, MambaBaselineConfig, MambaState
 from scannable.baselines.sliding_window import SlidingWindowConfig, SlidingWindowState, SlidingWindowTransformer
-from scannable.model_file import register_model
-
-register_model(GPT2Baseline, GPT2BaselineConfig)
-register_model(SlidingWindowTransformer, SlidingWindowConfig)
-register_model(MambaBaseline, MambaBaselineConfig)
+from scannable.baselines.transformers_mamba import MambaBaseline, MambaBaselineConfig, MambaState
 
 __all__ = [
     "GPT2Baseline",

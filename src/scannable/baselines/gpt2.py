@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
 from scannable.nn import KVCache
 from scannable.nn.positions import starting_positions
-from scannable.state_file import storable
+from scannable.storage.registry import register_model, storable
 
 storable(KVCache)
 
@@ -200,3 +200,6 @@ def make_room(cache: KVCache, capacity: int) -> None:
         new = torch.zeros(*old.shape[:3], capacity, old.shape[4], dtype=old.dtype, device=old.device)
         new[:, :, :, : cache.length] = old[:, :, :, : cache.length]
         setattr(cache, name, new)
+
+
+register_model(GPT2Baseline, GPT2BaselineConfig)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from scannable.models.tokens import checked_tokens
 from scannable.nn.head import TiedHead
 from scannable.nn.loss import sliced_cross_entropy
-from scannable.tokens import checked_tokens
 
 S = TypeVar("S")
 

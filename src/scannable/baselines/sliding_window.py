@@ -12,7 +12,7 @@ from scannable.baselines.model import Baseline, check_config, check_part, output
 from scannable.nn import KVCache
 from scannable.nn.block import Attention, Block, initialise
 from scannable.nn.positions import starting_positions
-from scannable.state_file import storable
+from scannable.storage.registry import register_model, storable
 
 
 @dataclass(frozen=True)
@@ -211,3 +211,6 @@ def window_mask(
     near = (place <= query) & (place > query - window)
     real = place + chunk * torch.arange(chunks, device=device)[:, None] >= front
     return near & real[:, None]
+
+
+register_model(SlidingWindowTransformer, SlidingWindowConfig)

@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scannable.files import write_csv, write_whole
+from scannable.storage.files import write_csv, write_whole
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> Path:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
-from scannable.configuration import ConfigurationError, to_plain
 from scannable.experiments.figure import save_json
 from scannable.experiments.worker import DIVERGED
+from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.training.logging import read_metrics
 from scannable.training.loop import DivergedError, Interrupted, Run
 from scannable.training.recipe import Recipe

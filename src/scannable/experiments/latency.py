@@ -17,14 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from torch import Tensor
 
-from scannable.affine import ZooConfig, ZooLM
 from scannable.baselines import GPT2Baseline, GPT2BaselineConfig, GPT2State, MambaBaseline, MambaBaselineConfig
 from scannable.baselines.model import transformers
 from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, Profile
+from scannable.models.lm import ZooLM
+from scannable.models.lm_config import ZooConfig
+from scannable.models.protocol import StreamState
+from scannable.models.transformer_psm import TransformerPSM
+from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.nn import KVCache
-from scannable.protocol import StreamState
-from scannable.psm import TransformerPSM, TransformerPSMConfig
 
 VOCABULARY = 256
 """Small: the output layer over 50,257 tokens would be the same for all, and hide the rest."""

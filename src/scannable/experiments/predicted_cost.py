@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scannable.psm import TransformerPSM, TransformerPSMConfig
-from scannable.psm.model import IncrementalInf
+from scannable.models.prefix_scannable import IncrementalInf
+from scannable.models.transformer_psm import TransformerPSM
+from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.spd.bounds import agg_evaluations
 from scannable.spd.counters import CountedWork
 

@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import Literal, get_args
 
-from scannable.configuration import ConfigurationError, nearest
 from scannable.experiments.laboratory import Laboratory, Profile
+from scannable.storage.configuration import ConfigurationError, nearest
 
 Name = Literal["s5", "mqar", "wikitext", "latency", "spd"]
 
@@ -14,6 +14,14 @@ ABOUT: dict[Name, str] = {
     "wikitext": "language modelling: perplexity against the chunk length",
     "latency": "time per token and held bytes while a stream grows",
     "spd": "measured work, depth and memory against n: the complexity classes",
+}
+
+MODULES: dict[Name, str] = {
+    "s5": "state_tracking",
+    "mqar": "recall",
+    "wikitext": "language_modelling",
+    "latency": "latency",
+    "spd": "complexity",
 }
 
 
@@ -34,4 +42,4 @@ def profile_named(name: str) -> Profile:
 
 def perform(name: Name, lab: Laboratory) -> None:
     """Do one of them; its module is found late, since each brings its own libraries."""
-    import_module(f"scannable.experiments.{name}").run(lab)
+    import_module(f"scannable.experiments.{MODULES[name]}").run(lab)

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from scannable.experiments.figure import save_figure, save_rows, tidy
-from scannable.protocol import evaluating
+from scannable.models.protocol import evaluating
 from scannable.tasks import IGNORED, Task
 
 

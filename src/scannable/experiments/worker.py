@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-import scannable.recipes  # noqa: F401  (a configuration may name its models and tasks)
 from scannable.training.loop import DivergedError, Interrupted, Run
 from scannable.training.run_folder import load_recipe
 

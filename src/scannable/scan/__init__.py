@@ -2,7 +2,7 @@
 
 from scannable.scan.counter import BinaryCounter
 from scannable.scan.extend import LevelRoots, extend, extend_roots, scan
-from scannable.scan.many import extend_many
 from scannable.scan.state import ScanState, empty
+from scannable.scan.streams import extend_many
 
 __all__ = ["BinaryCounter", "LevelRoots", "ScanState", "empty", "extend", "extend_many", "extend_roots", "scan"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
-from scannable.scan.element import ElementType, Leaves, aggregate_leaves, check_state, sequence, spread
+from scannable.scan.element_type import ElementType, Leaves, aggregate_leaves, check_state, sequence, spread
 from scannable.scan.state import ScanState, empty
 from scannable.scan.tree import flatten, unflatten
 

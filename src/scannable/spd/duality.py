@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from scannable.protocol import SequenceModel, evaluating
+from scannable.models.protocol import SequenceModel, evaluating
 from scannable.scan.tree import flatten
 from scannable.spd.report import Difference, DualityReport
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scannable.configuration import configurable
+from scannable.storage.registry import configurable
 from scannable.tasks.sample import Batch, Split, check_length, check_seed, first_in_split, integers_below
 
 LARGEST = 2048

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scannable.configuration import configurable
+from scannable.storage.registry import configurable
 from scannable.tasks.sample import (
     IGNORED,
     Batch,

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scannable.configuration import configurable
-from scannable.files import write_whole
+from scannable.storage.cache_folder import default_cache
+from scannable.storage.files import write_whole
+from scannable.storage.registry import configurable
 from scannable.tasks import tokenizer as tokenizers
 from scannable.tasks.corpus import Corpus, folder_corpus, single_file_corpus, stdlib_corpus
 from scannable.tasks.sample import (
@@ -24,7 +25,6 @@ from scannable.tasks.sample import (
     checked_indices,
     random_bits,
 )
-from scannable.tasks.sealed_folder import default_cache
 from scannable.tasks.token_files import Counts, TokenFiles, open_token_files
 from scannable.tasks.wikitext import HUB, is_wikitext, wikitext_folder, wikitext_from_hub
 

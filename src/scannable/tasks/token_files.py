@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scannable.storage.cache_folder import check_space, open_cached
 from scannable.tasks.corpus import Corpus, Piece
 from scannable.tasks.sample import Split
-from scannable.tasks.sealed_folder import check_space, open_sealed
 from scannable.tasks.tokenizer import Tokenizer
 
 FORMAT = "text-1"
@@ -60,7 +60,7 @@ def open_token_files(
 
     key = hashlib.sha256(json.dumps([FORMAT, corpus.identity, identity]).encode()).hexdigest()
     folder = cache / f"text-{key[:32]}"
-    about = open_sealed(folder, build)
+    about = open_cached(folder, build)
     return TokenFiles(
         folder,
         {split: np.memmap(folder / f"{split}.bin", about["dtype"], mode="r") for split in SPLITS},

@@ -18,7 +18,7 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from scannable.checked_folder import DamagedError, flush, manifest_of, put_in_place, read_manifest, sum_of
+from scannable.storage.checked_folder import DamagedError, flush, manifest_of, put_in_place, read_manifest, sum_of
 
 FORMAT = "scannable-checkpoint-1"
 MANIFEST = "MANIFEST.json"

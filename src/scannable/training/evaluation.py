@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scannable.protocol import evaluating
+from scannable.models.protocol import evaluating
 from scannable.tasks import IGNORED, Batch, Split, Task
 
 

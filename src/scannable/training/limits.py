@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
-from scannable import model_file
-from scannable.configuration import ConfigurationError
+from scannable.storage.configuration import ConfigurationError
+from scannable.storage.model_file import build_model
 from scannable.training.recipe import Recipe
 
 MOST_TENSORS = 20_000
@@ -48,7 +48,7 @@ def check_model_memory(config: Any, copies: int = 1, device: str | torch.device 
     hook = register_module_parameter_registration_hook(count)
     try:
         with torch.device("meta"), _WithoutValues():
-            model: nn.Module = model_file.build_model(config)
+            model: nn.Module = build_model(config)
         # Tied weights count once.
         compare(sum(parameter.nbytes for parameter in model.parameters()), copies)
     except ConfigurationError:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from scannable.files import write_whole
+from scannable.storage.files import write_whole
 
 
 class Sink(Protocol):

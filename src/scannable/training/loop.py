@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import scannable.training.checkpoint as checkpoints
-from scannable.configuration import ConfigurationError, from_plain, to_plain
-from scannable.files import write_whole
-from scannable.model_file import build_model
 from scannable.nn.loss import sliced_cross_entropy
+from scannable.storage.configuration import ConfigurationError, from_plain, to_plain
+from scannable.storage.files import write_whole
+from scannable.storage.model_file import build_model
 from scannable.tasks import IGNORED, Split, Task
 from scannable.training.checkpoint import Checkpoint, CheckpointError
 from scannable.training.curriculum import Stage

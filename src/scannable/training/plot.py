@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from scannable.files import write_csv
+from scannable.storage.files import write_csv
 from scannable.training.logging import read_metrics
 
 

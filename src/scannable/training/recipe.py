@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from scannable import model_file
-from scannable.configuration import configurable
+from scannable.storage.registry import configurable, is_model_configuration
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -136,7 +135,7 @@ class Recipe(Generic[M, T]):
     log_every: int = 10
 
     def __post_init__(self) -> None:
-        if all(type(self.model) is not kind for _, kind in model_file._models.values()):
+        if not is_model_configuration(type(self.model)):
             raise ValueError(f"model={self.model!r:.60} is no configuration of a model that is known (register_model)")
         if not callable(getattr(self.task, "batch", None)):
             raise ValueError(f"task={self.task!r:.60} is no task: it has no `batch`")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import scannable.training.checkpoint as checkpoints
-from scannable.configuration import from_plain
-from scannable.model_file import build_model
+from scannable.storage.configuration import from_plain
+from scannable.storage.model_file import build_model
 from scannable.training.recipe import Recipe
 
 

@@ -1,0 +1,107 @@
+"""What trained runs were found to do, as rows of a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from statistics import fmean
+
+from scannable.experiments.laboratory import Trained
+
+
+@dataclass(frozen=True)
+class RunScore:
+    """One run at one test length."""
+
+    model: str
+    part: str
+    """`sweep` for runs that only choose the learning rate, `final` for those of the figure."""
+    seed: int
+    learning_rate: float
+    parameters: int
+    steps: int
+    tokens: int
+    """Seen in training."""
+    trained_to: int
+    """The length that its curriculum arrived at."""
+    validation_loss: float
+    """The best there, by which learning rates are chosen."""
+    length: int
+    samples: int
+    loss: float
+    error: float
+    bits_per_byte: float | None
+
+    @property
+    def perplexity(self) -> float:
+        return exp(self.loss)
+
+
+def run_scores(run: Trained, model: str, part: str) -> list[RunScore]:
+    """A row for each test length."""
+    recipe, result = run.recipe, run.result
+    return [
+        RunScore(
+            model=model,
+            part=part,
+            seed=recipe.seed,
+            learning_rate=recipe.optimizer.learning_rate,
+            parameters=result["parameters"],
+            steps=result["steps"],
+            tokens=result["tokens"],
+            trained_to=recipe.curriculum.lengths[result["best"]["stage"]],
+            validation_loss=result["best"]["loss"],
+            length=score["length"],
+            samples=score["samples"],
+            loss=score["loss"],
+            error=score["error"],
+            bits_per_byte=score["bits_per_byte"],
+        )
+        for score in result["test"]
+    ]
+
+
+def progress(run: Trained) -> tuple[int, float]:
+    """How far a run has come: the stage it reached, then its validation loss there."""
+    return run.result["best"]["stage"], -run.result["best"]["loss"]
+
+
+def best_rate(runs: dict[float, Trained]) -> float:
+    """The learning rate whose run came furthest."""
+    return max(runs, key=lambda rate: progress(runs[rate]))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, least and greatest over seeds."""
+
+    mean: float
+    least: float
+    greatest: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Spread":
+        return Spread(fmean(values), min(values), max(values))
+
+
+def error_by_length(rows: Sequence[RunScore], model: str) -> dict[int, Spread]:
+    """Over the seeds of the final runs of a model."""
+    mine = [row for row in rows if row.model == model and row.part == "final"]
+    return {
+        length: Spread.of([row.error for row in mine if row.length == length])
+        for length in sorted({row.length for row in mine})
+    }
+
+
+def sweep_table(rows: Sequence[RunScore], titles: dict[str, str], rates: Sequence[float]) -> list[list[object]]:
+    """Model, learning rate, length reached and validation loss there, of the runs that chose the learning rates."""
+    chosen = {(row.model, row.learning_rate) for row in rows if row.part == "final"}
+    found = {
+        (row.model, row.learning_rate): (row.trained_to, row.validation_loss) for row in rows if row.part == "sweep"
+    }
+    lines: list[list[object]] = []
+    for model in dict.fromkeys(model for model, _ in found):
+        for rate in rates:
+            length, loss = found.get((model, rate), ("", None))
+            taken = " (taken)" if (model, rate) in chosen else ""
+            lines.append([titles[model], f"{rate:g}{taken}", length, "diverged" if loss is None else f"{loss:.4f}"])
+    return lines

@@ -1,0 +1,208 @@
+"""Mamba and Mamba-2 in the folders that `transformers` writes: read into a `ZooLM`, and written back.
+
+Only JSON and safetensors are read and written; `transformers` itself is not needed.
+"""
+
+import json
+import re
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from scannable.models.lm import ZooLM
+from scannable.models.lm_config import ZooConfig
+from scannable.storage.files import write_whole
+from scannable.storage.model_file import ModelFileError
+
+OUTSIDE = {
+    "backbone.embeddings.weight": "embedding.weight",
+    "backbone.norm_f.weight": "norm.weight",
+    "lm_head.weight": "head.weight",
+}
+SHARED = {
+    "norm.weight": "norm.weight",
+    "mixer.in_proj.weight": "mixer.into.weight",
+    "mixer.in_proj.bias": "mixer.into.bias",
+    "mixer.conv1d.weight": "mixer.convolution.weight",
+    "mixer.conv1d.bias": "mixer.convolution.bias",
+    "mixer.out_proj.weight": "mixer.out.weight",
+    "mixer.out_proj.bias": "mixer.out.bias",
+}
+INSIDE = {
+    "mamba": {
+        **SHARED,
+        "mixer.x_proj.weight": "mixer.space.selection.weight",
+        "mixer.dt_proj.weight": "mixer.space.step_size.weight",
+        "mixer.dt_proj.bias": "mixer.space.step_size_bias",
+        "mixer.A_log": "mixer.space.log_rate",
+        "mixer.D": "mixer.space.skip",
+    },
+    "mamba2": {
+        **SHARED,
+        "mixer.dt_bias": "mixer.step_size_bias",
+        "mixer.A_log": "mixer.log_rate",
+        "mixer.D": "mixer.skip",
+        "mixer.norm.weight": "mixer.norm.weight",
+    },
+}
+"""The names of a block's weights: theirs, and ours."""
+
+
+def load_mamba(folder: str | Path) -> ZooLM:
+    """The MambaForCausalLM or Mamba2ForCausalLM that `save_pretrained` wrote into `folder`, as a `ZooLM`."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ModelFileError(f"{folder} holds no model of transformers: config.json is missing")
+    try:
+        theirs = json.loads((folder / "config.json").read_bytes())
+        kind = theirs["model_type"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelFileError(f"{folder / 'config.json'} is damaged: {error!r:.200}") from error
+    if kind not in INSIDE:
+        raise ModelFileError(f"{folder} holds a {kind!r} model; only {' and '.join(INSIDE)} can be read")
+    try:
+        config = _our_config(theirs)
+        weights = {_ours(name, kind): tensor for name, tensor in _weights(folder).items()}
+        # All in one dtype: some checkpoints keep A and D in float32 beside half precision.
+        dtype = weights["embedding.weight"].dtype
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{folder}: config.json or the weights lack something: {error!r:.200}") from error
+    weights = {name: tensor.to(dtype, copy=True) for name, tensor in weights.items()}
+    if config.tie_weights:
+        weights.pop("head.weight", None)
+    with torch.device("meta"):
+        model = ZooLM(config)
+    try:
+        model.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise ModelFileError(f"{folder}: the configuration and the weights do not fit: {error}") from error
+    return model.eval()
+
+
+def save_mamba(model: ZooLM, folder: str | Path) -> None:
+    """Write a `ZooLM` of the row "mamba" or "mamba2" as a folder that `from_pretrained` reads."""
+    kind = model.config.row
+    if kind not in INSIDE:
+        raise ValueError(f"a model of the row {kind!r} has no place in transformers; only {' and '.join(INSIDE)} have")
+    if model.config.mlp:
+        raise ValueError("transformers' Mamba has no MLP beside the mixer, this model has")
+    norm = getattr(model.blocks[0].mixer, "norm", None)
+    if norm is not None and norm.eps != model.config.eps:
+        raise ValueError(f"transformers has one eps for all norms, this model {model.config.eps} and {norm.eps}")
+    if model.config.out_size not in (None, model.config.vocab_size):
+        raise ValueError(f"a causal language model has an output for each token, this model {model.config.out_size}")
+    folder = Path(folder)
+    names = {ours: theirs for theirs, ours in INSIDE[kind].items()}
+    outside = {ours: theirs for theirs, ours in OUTSIDE.items()}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        block = re.fullmatch(r"blocks\.(\d+)\.(.*)", name)
+        theirs = f"backbone.layers.{block[1]}.{names[block[2]]}" if block else outside[name]
+        tensors[theirs] = tensor.detach().cpu().contiguous()
+    write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
+    write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2).encode() + b"\n")
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelFileError(f"{index} is damaged: {error!r:.200}") from error
+    else:
+        names = ["model.safetensors"]
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ModelFileError(f"{folder} holds no file {name}; only safetensors are read, nothing is unpickled")
+        try:
+            weights |= load_file(folder / name)
+        except SafetensorError as error:
+            raise ModelFileError(f"{folder / name} is damaged: {error}") from error
+    return weights
+
+
+def _ours(name: str, kind: str) -> str:
+    block = re.fullmatch(r"backbone\.layers\.(\d+)\.(.*)", name)
+    known = OUTSIDE.get(name) if block is None else INSIDE[kind].get(block[2])
+    if known is None:
+        raise ModelFileError(f"a weight {name!r} is not known in a {kind} model")
+    return known if block is None else f"blocks.{block[1]}.{known}"
+
+
+def _our_config(theirs: dict[str, Any]) -> ZooConfig:
+    if theirs.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise ModelFileError(f"hidden_act={theirs['hidden_act']!r} is not supported; only silu is")
+    width, expand, eps = theirs["hidden_size"], theirs.get("expand", 2), theirs.get("layer_norm_epsilon", 1e-5)
+    options: dict[str, Any] = {
+        "state_size": theirs["state_size"],
+        "expand": expand,
+        "convolution": theirs.get("conv_kernel", 4),
+        "convolution_bias": theirs.get("use_conv_bias", True),
+        "bias": theirs.get("use_bias", False),
+    }
+    heads = 1
+    if theirs["model_type"] == "mamba":
+        rank = theirs.get("time_step_rank", "auto")
+        options["step_rank"] = -(-width // 16) if rank == "auto" else rank
+        inner = theirs.get("intermediate_size", expand * width)
+    else:
+        heads = theirs["num_heads"]
+        options |= {
+            "groups": theirs.get("n_groups", 1),
+            "eps": eps,
+            "step_size_limits": [_number(limit) for limit in theirs.get("time_step_limit", (0.0, float("inf")))],
+        }
+        inner = heads * theirs["head_dim"]
+    if inner != expand * width:
+        raise ModelFileError(f"an inner width of {inner} is not expand={expand} times {width}; that is not supported")
+    return ZooConfig(
+        vocab_size=theirs["vocab_size"],
+        row=theirs["model_type"],
+        layers=theirs["num_hidden_layers"],
+        width=width,
+        heads=heads,
+        tie_weights=theirs.get("tie_word_embeddings", theirs["model_type"] == "mamba"),
+        eps=eps,
+        options=options,
+    )
+
+
+def _their_config(model: ZooLM) -> dict[str, Any]:
+    config, kind = model.config, model.config.row
+    mixer: Any = model.blocks[0].mixer
+    theirs: dict[str, Any] = {
+        "architectures": ["MambaForCausalLM" if kind == "mamba" else "Mamba2ForCausalLM"],
+        "model_type": kind,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "layer_norm_epsilon": config.eps,
+        "tie_word_embeddings": config.tie_weights,
+        "state_size": mixer.state_size,
+        "expand": mixer.inner // config.width,
+        "conv_kernel": mixer.convolution.length,
+        "use_conv_bias": mixer.convolution.bias is not None,
+        "use_bias": mixer.into.bias is not None,
+        "hidden_act": "silu",
+        "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+    }
+    if kind == "mamba":
+        return theirs | {"time_step_rank": mixer.space.sizes[0], "intermediate_size": mixer.inner}
+    return theirs | {
+        "num_heads": config.heads,
+        "head_dim": mixer.inner // config.heads,
+        "n_groups": mixer.groups,
+        "time_step_limit": [x if isfinite(x) else {"__float__": "Infinity"} for x in mixer.limits],
+    }
+
+
+def _number(value: Any) -> float:
+    """A number as transformers writes it: JSON has none for infinity."""
+    return float(value["__float__"] if isinstance(value, dict) else value)

@@ -1,0 +1,58 @@
+"""DeltaNet (Schlag et al. 2021, "Linear transformers are secretly fast weight programmers"; Yang et al. 2024)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scannable.layers.affine.chunkwise import DeltaRule
+from scannable.layers.affine.layer import HeadedLayer, Prepared
+from scannable.layers.layer import LayerState
+from scannable.nn.head_norm import HeadNorm
+from scannable.nn.projection import projection
+from scannable.nn.short_convolution import ShortConvolution
+
+
+class DeltaNet(HeadedLayer):
+    """A key forgets what it recalled before it learns its new value.
+
+        S_t = (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ     y_t = S_tᵀ q_t     β_t = σ(w x_t)
+
+    Short convolutions with SiLU before q, k and v, unit-length q and k, and a norm for each head after, as in Yang et
+    al. 2024; the paper of 2021 normalised keys by their sum. The table writes the state transposed, (value, key).
+    """
+
+    title = "DeltaNet"
+    action = "projector I - b k kᵀ"
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__(width, heads)
+        self.query_key_value = projection(width, 3 * width)
+        self.convolution = ShortConvolution(3 * width)
+        self.strength = projection(width, heads)
+        self.norm = HeadNorm(heads, self.value_size)
+        self.out = projection(width, width)
+
+    def initial_state(self, batch_size: int) -> LayerState:
+        past = self.zeros(batch_size, self.convolution.length - 1, 3 * self.width)
+        return {**super().initial_state(batch_size), "past": past}
+
+    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+        mixed, past = self.convolution(self.query_key_value(x), state["past"], keep)
+        q, k, v = (self.split(part) for part in functional.silu(mixed).chunk(3, -1))
+        strength = self.strength(x).sigmoid()
+        q = unit(q) * self.key_size**-0.5
+        return Prepared(self.rule(x, q, unit(k), v, strength), self.gate(x), {"past": past})
+
+    def rule(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, strength: Tensor) -> DeltaRule:
+        return DeltaRule(q, k, v, strength)
+
+    def gate(self, x: Tensor) -> Tensor | None:
+        return None
+
+    def read_out(self, outputs: Tensor, gate: Tensor | None) -> Tensor:
+        return self.out(self.norm(outputs, gate))
+
+
+def unit(x: Tensor) -> Tensor:
+    """Vectors of length 1."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)

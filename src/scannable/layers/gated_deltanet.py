@@ -1,0 +1,35 @@
+"""Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, "Gated delta networks")."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scannable.layers.affine.chunkwise import DeltaRule
+from scannable.layers.deltanet import DeltaNet
+from scannable.nn.projection import projection, step_size_bias
+
+
+class GatedDeltaNet(DeltaNet):
+    """The delta rule on a memory that fades, and an output gate.
+
+        S_t = α_t (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ     α_t = exp(-exp(a) softplus(w x_t + b))
+
+    The decay is that of Mamba-2. Around it: the parts of DeltaNet, and SiLU(W x_t) times the normalised output.
+    """
+
+    title = "Gated DeltaNet"
+    action = "scalar gate times projector"
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__(width, heads)
+        self.step_size = projection(width, heads)
+        self.step_size_bias = step_size_bias(heads)
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        self.out_gate = projection(width, width)
+
+    def rule(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, strength: Tensor) -> DeltaRule:
+        log_decay = -self.log_rate.exp() * functional.softplus(self.step_size(x) + self.step_size_bias)
+        return DeltaRule(q, k, v, strength, log_decay)
+
+    def gate(self, x: Tensor) -> Tensor:
+        return functional.silu(self.out_gate(x))

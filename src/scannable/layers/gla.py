@@ -1,0 +1,44 @@
+"""Gated linear attention (Yang et al. 2024, "Gated linear attention transformers")."""
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scannable.layers.affine.actions import Diagonal
+from scannable.layers.affine.chunkwise import OuterProduct
+from scannable.layers.affine.layer import HeadedLayer, Prepared
+from scannable.layers.layer import LayerState, head_size
+from scannable.nn.head_norm import HeadNorm
+from scannable.nn.projection import projection
+
+
+class GLA(HeadedLayer):
+    """Each key coordinate has a decay of its own, set by the input.
+
+        S_t = diag(α_t) S_(t-1) + k_t v_tᵀ     y_t = S_tᵀ q_t     α_t = σ(W₂ W₁ x_t + b)^(1/16)
+
+    Keys are half as wide as values, W₁ has rank 16, heads are normalised and SiLU(W x_t) gates the output: as
+    published. The table writes the state transposed, hence its 1 α_tᵀ.
+    """
+
+    title = "GLA"
+    action = "diagonal gate alpha_t"
+    rank = 16
+    temperature = 16.0
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__(width, heads, key_size=max(1, head_size(width, heads) // 2))
+        keys = heads * self.key_size
+        self.sizes: tuple[int, ...] = (keys, keys, width, width)
+        self.query_key_value_gate = projection(width, sum(self.sizes))
+        self.decay = nn.Sequential(projection(width, self.rank), projection(self.rank, keys, bias=True))
+        self.norm = HeadNorm(heads, self.value_size)
+        self.out = projection(width, width)
+
+    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+        q, k, v, gate = self.query_key_value_gate(x).split(self.sizes, -1)
+        log_decay = functional.logsigmoid(self.decay(x)) / self.temperature
+        q, k, v, log_decay = (self.split(part) for part in (q * self.key_size**-0.5, k, v, log_decay))
+        return Prepared(OuterProduct(q, k, v, Diagonal(log_decay)), functional.silu(gate))
+
+    def read_out(self, outputs: Tensor, gate: Tensor) -> Tensor:
+        return self.out(self.norm(outputs, gate))

@@ -1,0 +1,238 @@
+"""Log-linear attention (Guo et al. 2025, "Log-linear attention"): a row whose state is the binary counter."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scannable.layers.affine.actions import Scalar
+from scannable.layers.affine.chunkwise import CHUNK, ScalarDecay, chunked
+from scannable.layers.affine.monoid import Affine, compose
+from scannable.layers.affine.recurrence import Mode
+from scannable.layers.layer import LayerState, SequenceLayer, check_sizes, head_size, owned
+from scannable.nn.head_norm import HeadNorm
+from scannable.nn.projection import projection, step_size_bias
+from scannable.scan import LevelRoots, ScanState, empty, extend_roots
+
+Counter = ScanState[Affine]
+
+
+class LogLinearAttention(SequenceLayer):
+    """Linear attention with a memory for each root of the counter, and a weight for each level.
+
+        y_t = Σ_l λ_(t,l) S_(t,l)ᵀ q_t     S_(t,0) = k_t v_tᵀ     S_(t,l) = the memory of root l - 1, faded to t
+
+    The roots are those of Alg. 2 over the (E, f) pairs of a scalar gate: aligned blocks of 2^(l-1) positions, the
+    nearer the smaller. With all λ equal it is the row with that gate alone. Held are O(log n) memories and the keys and
+    values of one chunk; a chunk is an implementation's choice and changes no number. Levels beyond the last share its
+    weight. The gate is that of Mamba-2, as in the paper's first variant.
+    """
+
+    title = "Log-linear attention"
+    action = "scalar gate, in a counter"
+    spd_class = "(n log n, log n)"
+
+    def __init__(self, width: int, heads: int = 4, *, levels: int = 20, chunk: int = CHUNK) -> None:
+        super().__init__(width, heads)
+        check_sizes(levels=levels, chunk=chunk)
+        if chunk & (chunk - 1):
+            raise ValueError(f"chunk={chunk} must be a power of two: chunks are nodes of the scan's tree")
+        self.head_size: int = head_size(width, heads)
+        self.levels: int = levels
+        self.chunk: int = chunk
+        self.query_key_value = projection(width, 3 * width)
+        self.step_size = projection(width, heads)
+        self.step_size_bias = step_size_bias(heads)
+        self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        self.level_weight = projection(width, heads * levels, bias=True)
+        self.norm = HeadNorm(heads, self.head_size)
+        self.out = projection(width, width)
+
+    def initial_state(self, batch_size: int) -> LayerState:
+        unit = Affine(
+            Scalar(self.zeros(self.heads, dtype=self.memory_dtype)),
+            self.zeros(self.heads, self.head_size, self.head_size, dtype=self.memory_dtype),
+        )
+        counter: Counter = empty(unit)
+        sizes = {"key": (self.head_size,), "value": (self.head_size,), "log_decay": ()}
+        buffers = {
+            name: self.zeros(batch_size, 0, self.heads, *size, dtype=self.memory_dtype) for name, size in sizes.items()
+        }
+        return {"counter": counter, **buffers}
+
+    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
+        """A root and a fold for each set bit of the number of whole chunks (the topmost fold is its root), and the
+        keys, values and decays of the positions that fill none.
+        """
+        roots = (position // self.chunk).bit_count()
+        memories = max(0, 2 * roots - 1) * (self.head_size**2 + 1)
+        buffered = position % self.chunk * (2 * self.head_size + 1)
+        return batch_size * self.heads * (memories + buffered) * self.memory_dtype.itemsize
+
+    def check_state(self, state: LayerState, rows: int, position: int) -> None:
+        if state.keys() != {"counter", "key", "value", "log_decay"} or not isinstance(state["counter"], ScanState):
+            raise ValueError(f"the state holds {', '.join(state)}: another row made it")
+        expected, held = (rows, self.heads, self.head_size), state["key"].shape
+        if (held[0], *held[2:]) != expected or held[1] >= self.chunk:
+            raise ValueError(
+                f"the state's keys have the shape {tuple(held)}, expected ({rows}, less than {self.chunk}, "
+                f"{self.heads}, {self.head_size}); another model or batch made it"
+            )
+        if state["key"].dtype != self.memory_dtype:
+            raise ValueError(f"the state is {state['key'].dtype}, this model needs {self.memory_dtype}")
+        counted = state["counter"].position * self.chunk + held[1]
+        if counted != position:
+            raise ValueError(
+                f"the state's counter stands at {counted} positions, the stream at {position}; a layer with another "
+                f"chunk than {self.chunk} made it"
+            )
+
+    def extend(
+        self,
+        x: Float[Tensor, "b n d"],
+        state: LayerState,
+        *,
+        lengths: Int[Tensor, " b"] | None = None,
+        mode: Mode = "chunkwise",
+    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
+        self.check(x, lengths, mode)
+        if lengths is not None and bool((lengths != x.shape[1]).any()):
+            raise ValueError(
+                f"lengths {lengths.tolist()} differ from {x.shape[1]}: the rows of a log-linear state share one "
+                "counter; group rows of one length, or keep a state for each"
+            )
+        if x.numel() == 0:
+            return x, state
+        if mode == "step" and x.shape[1] > 1:
+            outputs = list[Tensor]()
+            for position in x.split(1, 1):
+                y, state = self.extend(position, state, mode="step")
+                outputs.append(y)
+            return torch.cat(outputs, 1), state
+        kind = self.memory_dtype
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).to(kind) for part in self.query_key_value(x).chunk(3, -1))
+        q = q * self.head_size**-0.5
+        log_decay = -self.log_rate.exp() * functional.softplus(self.step_size(x) + self.step_size_bias)
+        weights = functional.softplus(self.level_weight(x).unflatten(-1, (self.heads, -1))).to(kind)
+        with torch.autocast(x.device.type, enabled=False):
+            k, v, g = (
+                torch.cat((state[name], new), 1)
+                for name, new in (("key", k), ("value", v), ("log_decay", log_decay.to(kind)))
+            )
+            if mode == "scan":
+                outputs, counter = self._by_positions(q, k, v, g, weights, state["counter"])
+            else:
+                outputs, counter = log_linear_chunks(q, k, v, g, weights, state["counter"], self.chunk)
+        whole = k.shape[1] // self.chunk * self.chunk
+        buffers = owned({"key": k[:, whole:], "value": v[:, whole:], "log_decay": g[:, whole:]})
+        return self.out(self.norm(outputs)), {"counter": counter, **buffers}
+
+    def _by_positions(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, weights: Tensor, counter: Counter
+    ) -> tuple[Tensor, Counter]:
+        """The definition: a counter over single positions."""
+        new = slice(k.shape[1] - q.shape[1], None)
+        old = slice(0, k.shape[1] - q.shape[1])
+        counter = _of_positions(counter, self.chunk)
+        # The positions in the buffer first; nobody reads there.
+        _, counter = log_linear_chunks(q[:, :0], k[:, old], v[:, old], g[:, old], weights[:, :0], counter, 1)
+        outputs, counter = log_linear_chunks(q, k[:, new], v[:, new], g[:, new], weights, counter, 1)
+        return outputs, _of_chunks(counter, self.chunk)
+
+
+def log_linear_chunks(
+    query: Float[Tensor, "b n h k"],
+    key: Float[Tensor, "b m h k"],
+    value: Float[Tensor, "b m h v"],
+    log_decay: Float[Tensor, "b m h"],
+    weights: Float[Tensor, "b n h l"],
+    counter: Counter,
+    chunk: int,
+) -> tuple[Float[Tensor, "b n h v"], Counter]:
+    """Outputs of the last n of m positions that begin where `counter`, a counter of whole chunks, stands; and the
+    counter after those of the m positions that fill chunks.
+    """
+    n, m = query.shape[1], key.shape[1]
+    whole = m // chunk
+    edge, after, outputs = whole * chunk, counter, list[Tensor]()
+    asked = min(n, m - edge)
+    if whole:
+        unasked = (0, 0, 0, 0, edge - (n - asked), 0)
+        q, w = (chunked(functional.pad(x[:, : n - asked], unasked), chunk) for x in (query, weights))
+        k, v, g = (chunked(x[:, :edge], chunk) for x in (key, value, log_decay))
+        decays = ScalarDecay(g)
+        maps = Affine(Scalar(g.sum(-1)), decays.to_end(k).mT @ v)
+        levels, after = extend_roots(compose, counter, maps, dim=2)
+        places = torch.arange(counter.position, after.position)
+        within = _within(q, k, v, w, decays) + _read(levels, places, decays.from_start(q), w, chunk, v.shape[-1])
+        outputs.append(within.flatten(2, 3)[:, :, unasked[4] :].transpose(1, 2))
+    if asked:
+        # The chunk in progress, as one shorter chunk in which only the new positions ask.
+        q, w = (chunked(x[:, n - asked :], asked) for x in (query, weights))
+        k, v, g = (chunked(x[:, edge:], m - edge) for x in (key, value, log_decay))
+        decays = ScalarDecay(g, asked)
+        place = torch.tensor([after.position])
+        within = _within(q, k, v, w, decays)
+        within = within + _read(_standing(after), place, decays.from_start(q), w, chunk, v.shape[-1])
+        outputs.append(within[:, :, 0].transpose(1, 2))
+    return torch.cat((value[:, :0], *outputs), 1), after
+
+
+def _within(q: Tensor, k: Tensor, v: Tensor, weights: Tensor, decays: ScalarDecay) -> Tensor:
+    """What positions of a chunk read of their own chunk: the last of `k` are where `q` asks."""
+    place = torch.arange(k.shape[-2], device=q.device)
+    # Two positions of a chunk meet in the block that their highest different bit says; a position meets itself in 0.
+    level = torch.frexp((place[-q.shape[-2] :, None] ^ place).float()).exponent.to(torch.int64)
+    return decays.pairs(q, k) * _weight(weights, level.expand(*weights.shape[:3], -1, -1)) @ v
+
+
+def _standing(counter: Counter) -> list[LevelRoots[Affine]]:
+    """The roots of a counter as they stand now."""
+    return [
+        LevelRoots(
+            k,
+            (counter.position >> k) - 1,
+            Affine(Scalar(root.action.log_decay[:, :, None]), root.offset[:, :, None]),
+        )
+        for k, root in sorted(counter.roots.items())
+    ]
+
+
+def _read(
+    levels: list[LevelRoots[Affine]], places: Tensor, q: Tensor, weights: Tensor, chunk: int, size: int
+) -> Tensor:
+    """Σ over the roots before each of the chunks at `places`: weight · (root faded to the chunk's start)ᵀ q."""
+    faded, total = q.new_zeros(q.shape[:3]), q.new_zeros((*q.shape[:-1], size))
+    for roots in levels:
+        here = (places >> roots.level & 1).nonzero()[:, 0]
+        if len(here) == 0:
+            continue
+        index = roots.index(places[here]).to(q.device)
+        here = here.to(q.device)
+        log_decay = roots.nodes.action.log_decay.index_select(2, index)
+        memory = roots.nodes.offset.index_select(2, index)
+        of_level = torch.full((1,), roots.level + chunk.bit_length(), device=q.device)
+        weight = _weight(weights.index_select(2, here), of_level.expand(*q.shape[:2], len(here), q.shape[3], 1))
+        scale = weight * faded.index_select(2, here).exp()[..., None, None]
+        total = total.index_add(2, here, scale * (q.index_select(2, here) @ memory))
+        faded = faded.index_add(2, here, log_decay)
+    return total
+
+
+def _weight(weights: Tensor, level: Tensor) -> Tensor:
+    """λ at the given levels; those beyond the last share its weight."""
+    return weights.gather(-1, level.clamp(max=weights.shape[-1] - 1))
+
+
+def _of_positions(counter: Counter, chunk: int) -> Counter:
+    """A counter of chunks as one of positions: the same roots, some levels higher."""
+    up = chunk.bit_length() - 1
+    roots, folds = ({k + up: x for k, x in held.items()} for held in (counter.roots, counter.folds))
+    return counter.advanced(counter.position << up, roots, folds)
+
+
+def _of_chunks(counter: Counter, chunk: int) -> Counter:
+    """The inverse, without the positions that fill no chunk."""
+    up = chunk.bit_length() - 1
+    roots, folds = ({k - up: x for k, x in held.items() if k >= up} for held in (counter.roots, counter.folds))
+    return counter.advanced(counter.position >> up, roots, folds)

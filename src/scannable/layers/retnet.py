@@ -1,0 +1,67 @@
+"""RetNet (Sun et al. 2023, "Retentive network")."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scannable.layers.affine.actions import Scalar
+from scannable.layers.affine.chunkwise import OuterProduct
+from scannable.layers.affine.layer import HeadedLayer, Prepared
+from scannable.layers.layer import LayerState, head_size
+from scannable.nn.head_norm import HeadNorm
+from scannable.nn.projection import projection
+
+
+class RetNet(HeadedLayer):
+    """A decay that never changes, a different one for each head.
+
+        S_t = γ S_(t-1) + k_t v_tᵀ     y_t = S_tᵀ q_t     γ = 1 - 2^(-5 - head)
+
+    q and k are rotated by their position (with the angles of rotary embeddings), values are twice as wide as keys,
+    heads are normalised, and SiLU(W x_t) gates the output: as published. The state carries the position of each row.
+    """
+
+    title = "RetNet"
+    action = "scalar gate gamma"
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__(width, heads, value_size=2 * head_size(width, heads))
+        if self.key_size % 2:
+            raise ValueError(
+                f"width={width} with heads={heads} makes keys of {self.key_size}; rotation needs even ones"
+            )
+        self.query_key = projection(width, 2 * width)
+        self.value_gate = projection(width, 4 * width)
+        self.norm = HeadNorm(heads, self.value_size)
+        self.out = projection(2 * width, width)
+
+    def initial_state(self, batch_size: int) -> LayerState:
+        return {**super().initial_state(batch_size), "position": self.zeros(batch_size, dtype=torch.int64)}
+
+    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+        b, n, _ = x.shape
+        place = state["position"][:, None] + torch.arange(n, device=x.device)
+        q, k = (rotated(self.split(part), place) for part in self.query_key(x).chunk(2, -1))
+        v, gate = self.value_gate(x).chunk(2, -1)
+        head = torch.arange(self.heads, device=x.device, dtype=self.memory_dtype)
+        decay = Scalar(torch.log1p(-torch.exp2(-5 - head)).expand(b, n, -1))
+        consumed = n if keep is None else keep.sum(1)
+        return Prepared(
+            OuterProduct(q, k * self.key_size**-0.5, self.split(v), decay),
+            functional.silu(gate),
+            {"position": state["position"] + consumed},
+        )
+
+    def read_out(self, outputs: Tensor, gate: Tensor) -> Tensor:
+        return self.out(self.norm(outputs, gate))
+
+
+def rotated(x: Tensor, place: Tensor, base: float = 10_000.0) -> Tensor:
+    """Each pair (x_i, x_(i + size/2)) turned by place · base^(-2i / size)."""
+    half = x.shape[-1] // 2
+    # In float64: at a million positions float32 has lost the fast pairs' angle.
+    turns = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    angle = (place[..., None] * turns)[:, :, None]
+    cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), -1)

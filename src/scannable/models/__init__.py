@@ -1,0 +1,1 @@
+"""Models on tokens: their protocol, prefix-scannable models, stacks of layers, and text from them."""

@@ -1,0 +1,1 @@
+"""What goes to disk and comes back: configurations, states, models, and folders that are whole or not there."""

@@ -1,0 +1,182 @@
+"""A model of any row has the protocol of all models: verified, saved, forked, generated from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import scannable as sc
+from scannable.models.lm import ZooState
+
+
+def model_of(row: str, **changes: Any) -> sc.ZooLM:
+    torch.manual_seed(0)
+    return sc.ZooLM(sc.ZooConfig(**({"row": row, "layers": 2, "width": 16, "heads": 2, "vocab_size": 40} | changes)))
+
+
+def tokens_of(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 40, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("row", sc.zoo.LAYERS)
+def test_duality_holds_for_every_row(row: str) -> None:
+    model = model_of(row)
+    sc.verify_duality(model, tokens_of(2, 70), dtype=torch.float64).raise_if_failed()
+    sc.verify_duality(model, tokens_of(2, 70), splits=2).raise_if_failed()
+
+
+@pytest.mark.parametrize("row", sc.zoo.LAYERS)
+def test_a_saved_stream_and_a_saved_model_go_on_bit_for_bit(row: str, tmp_path: Path) -> None:
+    model, tokens = model_of(row).eval(), tokens_of(2, 70)
+    _, state = model.prefill(tokens, model.initial_state(2))
+    sc.save_state(state, tmp_path / "stream.safetensors")
+    sc.save_model(model, tmp_path / "model")
+    again, resumed = sc.load_model(tmp_path / "model"), sc.load_state(tmp_path / "stream.safetensors")
+    assert isinstance(resumed, ZooState) and resumed.position == 70
+    assert torch.equal(again.step(tokens[:, 0], resumed)[0], model.step(tokens[:, 0], state)[0])
+    assert torch.equal(again(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("row", sc.zoo.LAYERS)
+def test_every_parameter_learns(row: str) -> None:
+    model, tokens = model_of(row), tokens_of(2, 70)
+    model.loss(tokens, tokens.roll(-1, 1)).backward()
+    silent = [name for name, p in model.named_parameters() if p.grad is None or not bool(p.grad.abs().max() > 0)]
+    assert silent == []
+
+
+@pytest.mark.parametrize("row", [row for row in sc.zoo.LAYERS if row != "log_linear"])
+def test_a_ragged_prefill_leaves_each_row_at_its_own_end(row: str) -> None:
+    model, tokens, lengths = model_of(row).double(), tokens_of(3, 70), torch.tensor([70, 65, 1])
+    _, state = model.prefill(tokens, model.initial_state(3), lengths=lengths)
+    assert state.position == 70
+    after, _ = model.step(tokens[:, 0], state)
+    for i, n in enumerate(lengths.tolist()):
+        _, alone = model.prefill(tokens[i : i + 1, :n], model.initial_state(1))
+        expected, _ = model.step(tokens[i : i + 1, 0], alone)
+        torch.testing.assert_close(after[i : i + 1], expected, rtol=0, atol=1e-10)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_logits() -> None:
+    model, tokens = model_of("gla"), tokens_of(2, 30)
+    targets = tokens.roll(-1, 1).masked_fill(tokens % 3 == 0, -100)
+    plain = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+    torch.testing.assert_close(model.loss(tokens, targets, slice_length=7), plain)
+    torch.testing.assert_close(model(tokens, logits_to_keep=3), model(tokens)[:, -3:])
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    model, tokens = model_of("deltanet").double(), tokens_of(2, 20)
+    _, state = model.prefill(tokens, model.initial_state(2))
+    fork = state.fork()
+    other, _ = model.prefill(tokens_of(2, 5), fork)
+    same, _ = model.prefill(tokens_of(2, 5), state)
+    torch.testing.assert_close(other, same, rtol=0, atol=0)
+
+
+def test_generation_runs_from_any_row() -> None:
+    for row in ("mamba", "log_linear", "lstm"):
+        model, prompt = model_of(row), tokens_of(2, 9)
+        generated = torch.stack(list(sc.generate(model, prompt, max_new_tokens=5, temperature=0)), 1)
+        expected = prompt
+        for _ in range(5):
+            expected = torch.cat((expected, model(expected)[:, -1].argmax(-1, keepdim=True)), 1)
+        assert torch.equal(generated, expected[:, 9:])
+
+
+def test_mamba_has_no_mlp_unless_told() -> None:
+    assert model_of("mamba").blocks[0].mlp is None
+    assert model_of("mamba", mlp=True).blocks[0].mlp is not None
+    assert model_of("gla").blocks[0].mlp is not None
+    assert model_of("gla", mlp=False).blocks[0].mlp is None
+
+
+def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
+    model = model_of("gla", tie_weights=True)
+    assert "head.weight" not in model.state_dict()
+    assert torch.equal(model.head(torch.eye(16)), model.embedding.weight.T)
+    sc.save_model(model, tmp_path)
+    assert torch.equal(sc.load_model(tmp_path)(tokens_of(1, 9)), model.eval()(tokens_of(1, 9)))
+
+
+def test_every_width_starts_with_outputs_of_unit_scale() -> None:
+    for width in (64, 512):
+        for row in ("gla", "mamba", "deltanet", "rwkv7", "s4"):
+            logits = model_of(row, width=width, heads=4)(tokens_of(2, 50)).detach()
+            assert 0.5 < float(logits.std()) < 2, (row, width)
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_what_does_not_fit_gets_an_answer() -> None:
+    model = model_of("gla")
+    state = model.initial_state(2)
+    with pytest.raises(ValueError, match=r"token 40 is outside the vocabulary of 40"):
+        model(torch.tensor([[40]]))
+    with pytest.raises(ValueError, match=r"expected integers of shape \(batch,\)"):
+        model.step(torch.zeros(2, 1, dtype=torch.int64), state)
+    with pytest.raises(TypeError, match="goes on from a state"):
+        model.step(torch.zeros(2, dtype=torch.int64), None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"has the shape \(2, 2, 4, 8\).*expected \(3, 2, 4, 8\)"):
+        model.step(torch.zeros(3, dtype=torch.int64), state)
+    with pytest.raises(ValueError, match="the state has 2 layers, this model 3"):
+        model_of("gla", layers=3).step(torch.zeros(2, dtype=torch.int64), state)
+    with pytest.raises(ValueError, match="another row made it"):
+        model_of("mamba").step(torch.zeros(2, dtype=torch.int64), state)
+    with pytest.raises(ValueError, match="another row made it"):
+        model_of("log_linear").step(torch.zeros(2, dtype=torch.int64), state)
+    counted = model_of("log_linear")
+    with pytest.raises(ValueError, match=r"expected \(3, less than 64, 2, 8\)"):
+        counted.step(torch.zeros(3, dtype=torch.int64), counted.initial_state(2))
+    with pytest.raises(ValueError, match="batch_size=0 must be a whole number"):
+        model.initial_state(0)
+    with pytest.raises(ValueError, match="logits_to_keep=-1 must not be negative"):
+        model(tokens_of(1, 2), logits_to_keep=-1)
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"row": "glaa"}, r"row='glaa' is none of linear_attention, deltanet"),
+        ({"layers": 0}, "layers=0 must be a whole number"),
+        ({"out_size": 0}, "out_size=0 must be a whole number"),
+        ({"dropout": 1}, r"dropout=1 must lie in \[0, 1\)"),
+        ({"tie_weights": True, "out_size": 3}, "tie_weights needs one output for each token"),
+        ({"options": {"sizes": 3}}, r"options \{'sizes': 3\} do not fit the row 'gla'"),
+    ],
+)
+def test_a_wrong_configuration_gets_an_answer(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model_of(changes.pop("row", "gla"), **changes)
+
+
+def test_a_counter_over_other_chunks_is_refused() -> None:
+    one, other = model_of("log_linear", options={"chunk": 16}), model_of("log_linear")
+    _, state = one.prefill(tokens_of(2, 69), one.initial_state(2))
+    with pytest.raises(ValueError, match="a layer with another chunk than 64 made it"):
+        other.step(tokens_of(2), state)
+    with pytest.raises(ValueError, match=r"the state is torch\.float32, this model needs torch\.float64"):
+        other.double().step(tokens_of(2), model_of("log_linear").initial_state(2))
+
+
+def test_no_rows_of_tokens_give_no_rows_of_logits() -> None:
+    for row in ("gla", "mamba", "log_linear"):
+        assert model_of(row)(torch.zeros(0, 5, dtype=torch.int64)).shape == (0, 5, 40)
+
+
+@pytest.mark.parametrize("row", ["gla", "mamba", "log_linear", "lstm"])
+def test_activations_may_be_computed_twice_instead_of_kept(row: str) -> None:
+    tokens, found = tokens_of(2, 70), []
+    for again in (False, True):
+        model, calls = model_of(row, checkpoint=again, dropout=0.1), []
+        model.blocks[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        torch.manual_seed(2)
+        model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+        assert len(calls) == (2 if again else 1)
+        found.append([parameter.grad for parameter in model.parameters()])
+        model.eval()(tokens)
+        assert len(calls) == (3 if again else 2)
+    for once, twice in zip(*found, strict=True):
+        assert torch.equal(once, twice)

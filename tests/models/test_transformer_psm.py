@@ -1,0 +1,95 @@
+"""What helps a Transformer-PSM in training, and is not there otherwise."""
+
+import pytest
+import torch
+
+import scannable as sc
+from scannable.models.transformer_psm import TransformerAgg
+
+
+def model_of(**changes: object) -> sc.TransformerPSM:
+    torch.manual_seed(0)
+    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=1, inf_layers=1, heads=2, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compress", ["right_half", "projection"])
+def test_noise_is_on_what_agg_returns_and_only_in_training(compress: str) -> None:
+    noisy, plain = model_of(state_noise=0.3, compress=compress), model_of(compress=compress)
+    older, newer = torch.randn(2, 500, 2, 32).unbind(0)
+    for gain in (1.0, 7.0):
+        for model in (noisy, plain):
+            model.state_dict()["agg.transformer.norm.weight"].fill_(gain)
+        states = plain.agg(older, newer).detach()
+        noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
+        assert abs(float(noise.std()) - 0.3) < 0.01
+        assert abs(float(noise.mean())) < 0.01
+    assert not torch.equal(noisy.agg(older, newer), noisy.agg(older, newer))
+    assert torch.equal(noisy.eval().agg(older, newer), plain.eval().agg(older, newer))
+
+
+def test_noise_grows_with_the_progress_of_a_run() -> None:
+    noisy = model_of(state_noise=0.4)
+    older, newer = torch.randn(2, 500, 2, 32).unbind(0)
+    states = model_of().agg(older, newer).detach()
+    for progress, expected in ((0.0, 0.0), (0.25, 0.2), (0.5, 0.4), (1.0, 0.4)):
+        noisy.at_progress(progress)
+        noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
+        assert abs(float(noise.std()) - expected) < 0.01
+    assert noisy.state_dict().keys() == model_of().state_dict().keys()
+    sooner = model_of(state_noise=0.4, state_noise_over=0.25)
+    sooner.at_progress(0.125)
+    assert sooner.agg.noise == 0.2
+
+
+@pytest.mark.parametrize("compress", ["right_half", "projection"])
+def test_unit_states_have_the_direction_of_the_others_and_a_mean_square_of_one(compress: str) -> None:
+    unit, plain = model_of(unit_states=True, compress=compress), model_of(compress=compress)
+    older, newer = torch.randn(2, 50, 2, 32).unbind(0)
+    for gain in (1.0, 7.0):
+        for model in (unit, plain):
+            model.state_dict()["agg.transformer.norm.weight"].fill_(gain)
+        states, free = unit.agg(older, newer).detach(), plain.agg(older, newer).detach()
+        torch.testing.assert_close(states.square().mean(-1), torch.ones(50, 2))
+        torch.testing.assert_close(torch.cosine_similarity(states, free, -1), torch.ones(50, 2))
+    sc.verify_duality(unit, torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
+
+
+def test_the_projection_starts_as_the_sum_of_both_halves() -> None:
+    agg = model_of(compress="projection").agg
+    assert isinstance(agg, TransformerAgg)
+    older, newer = torch.randn(2, 50, 2, 32).unbind(0)
+    left, right = agg.transformer(torch.cat((older, newer), -2)).chunk(2, -2)
+    torch.testing.assert_close(agg(older, newer), (left + right) / 2**0.5)
+
+
+def test_noise_leaves_duality_as_it_is() -> None:
+    sc.verify_duality(model_of(state_noise=0.5), torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
+
+
+def test_agg_starts_from_inf_only_when_the_first_length_is_left() -> None:
+    model = model_of(agg_from_inf=True)
+    tokens = torch.randint(7, (2, 9))
+    before = model(tokens)
+    assert model.begin_stage(2) == []
+    assert torch.equal(model(tokens), before)
+    names = model.begin_stage(1)
+    assert not torch.equal(model(tokens), before)
+    agg, inf = (
+        {name[len(part) :]: weight for name, weight in model.state_dict().items() if name.startswith(part)}
+        for part in ("agg.transformer.", "inf.transformer.")
+    )
+    assert all(torch.equal(agg[name], inf[name]) for name in inf)
+    assert set(names) == {f"agg.transformer.{name}" for name in agg}
+    assert agg["norm.weight"].data_ptr() != inf["norm.weight"].data_ptr()
+    assert model_of().begin_stage(1) == []
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="agg_from_inf needs an Agg with the layers and heads of Inf"):
+        sc.TransformerPSMConfig(7, agg_layers=1, inf_layers=2, agg_from_inf=True)
+    with pytest.raises(ValueError, match="agg_from_inf needs"):
+        sc.TransformerPSMConfig(7, agg_heads=2, heads=4, agg_from_inf=True)
+    with pytest.raises(ValueError, match=r"state_noise=-1.0 must be 0 or above"):
+        sc.TransformerPSMConfig(7, state_noise=-1.0)
+    with pytest.raises(ValueError, match=r"state_noise_over=0.0 must lie in \(0, 1\]"):
+        sc.TransformerPSMConfig(7, state_noise_over=0.0)
