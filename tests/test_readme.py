@@ -23,7 +23,10 @@ def test_links_and_paths_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
         assert (ROOT / link).exists(), link
-    for path in re.findall(r"`((?:scan|nn|layers|models|storage|spd|hf|tasks|training|recipes|baselines|experiments|cli)/[\w/]+\.py)`", text):
+    for path in re.findall(
+        r"`((?:scan|nn|layers|models|storage|spd|hf|tasks|training|recipes|baselines|experiments|cli)/[\w/]+\.py)`",
+        text,
+    ):
         assert (ROOT / "src/scannable" / path).exists() or (ROOT / "tests" / path).exists(), path
 
 
