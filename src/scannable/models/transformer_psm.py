@@ -40,6 +40,12 @@ class TransformerAgg(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, older: Float[Tensor, "*b c d"], newer: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
+        if older.ndim > 3:
+            # The rows of the batch outermost, as everywhere else: a training step seeds noise by the row.
+            return self._rows_first(older.movedim(-3, 0), newer.movedim(-3, 0)).movedim(0, -3)
+        return self._rows_first(older, newer)
+
+    def _rows_first(self, older: Tensor, newer: Tensor) -> Tensor:
         pair = torch.cat((older, newer), -2)
         if self.projection is None:
             both = self.transformer(pair, kept=newer.shape[-2])

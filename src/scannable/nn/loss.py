@@ -1,5 +1,7 @@
 """Cross-entropy over a large vocabulary without all its logits in memory."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -14,12 +16,15 @@ def sliced_cross_entropy(
     *,
     slice_length: int = 1024,
     ignore_index: int = -100,
+    reduction: Literal["mean", "sum"] = "mean",
 ) -> Float[Tensor, ""]:
-    """The mean of -log softmax(head(hidden))[target] over all targets that are not `ignore_index`.
+    """The mean, or the sum, of -log softmax(head(hidden))[target] over all targets that are not `ignore_index`.
 
     Logits exist for `slice_length` positions at a time, in forward and in backward, which computes them once more. With
     no target at all the mean is over nothing: zero.
     """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction={reduction!r} is neither 'mean' nor 'sum'")
     if hidden.shape[:2] != targets.shape:
         raise ValueError(
             f"outputs for {tuple(hidden.shape[:2])} positions but targets for {tuple(targets.shape)}; they must agree"
@@ -34,5 +39,5 @@ def sliced_cross_entropy(
     flat, wanted = hidden.flatten(0, 1), targets.flatten()
     slices = zip(flat.split(slice_length), wanted.split(slice_length), strict=True)
     sums = [checkpoint(total, part, some, use_reentrant=False) for part, some in slices]
-    count = (wanted != ignore_index).sum().clamp(min=1)
-    return torch.stack(sums).sum() / count if sums else hidden.sum()
+    whole = torch.stack(sums).sum() if sums else hidden.sum()
+    return whole if reduction == "sum" else whole / (wanted != ignore_index).sum().clamp(min=1)

@@ -26,6 +26,7 @@ BUILT_IN = (
     "scannable.tasks.groups",
     "scannable.tasks.mqar",
     "scannable.tasks.text",
+    "scannable.recipes.aids",
     "scannable.training.recipe",
 )
 """Modules of this package that register classes when they are imported."""

@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from pathlib import Path
+from typing import Literal, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -39,6 +40,25 @@ class Task(Protocol):
     def out_size(self) -> int: ...
 
     def batch(self, split: Split, indices: Sequence[int] | np.ndarray, length: int) -> Batch: ...
+
+
+@runtime_checkable
+class PinnedTask(Protocol):
+    """What a task has more, if it reads files beside its configuration, such as a text: a run remembers them."""
+
+    def pinned(self, folder: Path) -> Self:
+        """This task with the identity of its files in its configuration, for a run in `folder`; what the run keeps
+        there is used in place of what could be made anew.
+        """
+        ...
+
+    def keep(self, folder: Path) -> None:
+        """Write into a run's folder what its model needs to be used elsewhere."""
+        ...
+
+    def kept(self, folder: Path) -> Self:
+        """This task with what `keep` wrote there."""
+        ...
 
 
 def check_seed(seed: object) -> None:

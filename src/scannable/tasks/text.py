@@ -1,16 +1,17 @@
 """Language modelling over text."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from scannable.storage.cache_folder import default_cache
+from scannable.storage.checked_fields import check_fields
 from scannable.storage.files import write_whole
 from scannable.storage.registry import configurable
 from scannable.tasks import tokenizer as tokenizers
@@ -25,7 +26,7 @@ from scannable.tasks.sample import (
     checked_indices,
     random_bits,
 )
-from scannable.tasks.token_files import Counts, TokenFiles, open_token_files
+from scannable.tasks.token_files import Counts, TokenFiles, open_token_files, token_folder
 from scannable.tasks.wikitext import HUB, is_wikitext, wikitext_folder, wikitext_from_hub
 
 BPE_SIZE = 4096
@@ -64,9 +65,23 @@ class TextTask:
     seed: int = 0
     cache: Path | None = None
     """The folder for token files; `scannable` in the user's cache folder unless told."""
+    text: str | None = None
+    """The SHA-256 that the text must have: any other is refused. A run writes down that of its own."""
+    vocabulary: str | None = None
+    """The identity that the tokenizer must have, likewise."""
+
+    _home: ClassVar[Path | None] = None  # where the tokenizer of a run is kept; set on an instance
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_seed(self.seed)
+        if self.data != "stdlib" and not self.data.startswith(f"{HUB}:"):
+            # A run may be resumed from another folder.
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        if self.tokenizer not in ("bytes", "bpe"):
+            object.__setattr__(self, "tokenizer", str(Path(self.tokenizer).expanduser().absolute()))
+        if self.cache is not None:
+            object.__setattr__(self, "cache", self.cache.expanduser().absolute())
         if self.bpe_size is not None:
             if self.tokenizer != "bpe":
                 raise ValueError(f"bpe_size={self.bpe_size!r} is for tokenizer='bpe', not {self.tokenizer!r}; drop one")
@@ -148,31 +163,73 @@ class TextTask:
         """The text of tokens that come one by one, as soon as its characters are whole."""
         return tokenizers.decode_stream(self._tokenizer.decode, tokens)
 
+    def pinned(self, folder: Path) -> Self:
+        """This task with the identities of its text and tokenizer. A BPE that the folder of a run holds is not trained
+        anew: on another text it would give other tokens.
+        """
+        task = self.kept(folder) if self.tokenizer == "bpe" and (folder / tokenizers.FILE).exists() else self
+        found = replace(task, text=task._corpus.identity, vocabulary=task._tokenizer.identity)
+        for name in ("_home", "_corpus", "_tokenizer"):
+            if name in task.__dict__:  # already read, and the same
+                object.__setattr__(found, name, task.__dict__[name])
+        return found
+
+    def keep(self, folder: Path) -> None:
+        """Write the tokenizer into the folder of a run."""
+        for name, content in self._tokenizer.files().items():
+            write_whole(folder / name, content)
+
+    def kept(self, folder: Path) -> Self:
+        """This task with the tokenizer that the folder of a run holds."""
+        task = replace(self)
+        if self.tokenizer != "bytes":
+            object.__setattr__(task, "_home", folder)
+        return task
+
     def __getstate__(self) -> dict[str, Any]:
         # For workers in other processes: each opens the files itself, instead of getting a copy of their content.
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: getattr(self, name) for name in ("_home", *(field.name for field in fields(self)))}
 
     def _split(self, split: Split) -> NDArray[np.integer]:
         check_split(split)
         return self._files.tokens[split]
 
     @cached_property
+    def _corpus(self) -> Corpus:
+        corpus = open_corpus(self.data)
+        if self.text not in (None, corpus.identity):
+            raise ValueError(
+                f"data={self.data!r} is not the text that was trained on: its SHA-256 is {corpus.identity[:16]}..., "
+                f"not {self.text[:16]}...; put the old text back, or begin a new run"
+            )
+        return corpus
+
+    @cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:
         if self.tokenizer == "bytes":
             return tokenizers.ByteTokenizer()
-        if self.tokenizer == "bpe":
-            return tokenizers.load_tokenizer(self._files.folder)
-        return tokenizers.load_tokenizer(Path(self.tokenizer))
+        if self._home is not None:
+            folder = self._home
+        else:
+            folder = self._files.folder if self.tokenizer == "bpe" else Path(self.tokenizer)
+        found = tokenizers.load_tokenizer(folder)
+        if self.vocabulary not in (None, found.identity):
+            raise ValueError(
+                f"{folder / tokenizers.FILE} is not the tokenizer that was trained with; put the old one back, or "
+                "begin a new run"
+            )
+        return found
 
     @cached_property
     def _files(self) -> TokenFiles:
-        cache = Path(self.cache or default_cache()).expanduser()
+        cache = self.cache or default_cache()
         _check_apart(cache, self.data)
-        corpus = open_corpus(self.data)
-        if self.tokenizer != "bpe":
+        corpus, size = self._corpus, self.bpe_size or BPE_SIZE
+        if self.tokenizer != "bpe" or self._home is not None:
             made = self._tokenizer
-            return open_token_files(cache, corpus, made.identity, made.vocab_size, lambda _: made)
-        size = self.bpe_size or BPE_SIZE
+            trained_here = token_folder(cache, corpus, f"bpe {size}") / tokenizers.FILE
+            if not trained_here.is_file() or trained_here.read_bytes() != made.files().get(tokenizers.FILE):
+                return open_token_files(cache, corpus, made.identity, made.vocab_size, lambda _: made)
 
         def trained(folder: Path) -> tokenizers.Tokenizer:
             content = tokenizers.train_bpe((piece.text for piece in corpus.pieces("train")), size)

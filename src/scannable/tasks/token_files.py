@@ -58,14 +58,19 @@ def open_token_files(
         written = {split: _write(folder / f"{split}.bin", corpus.pieces(split), made, dtype) for split in SPLITS}
         return {"dtype": dtype.str, "splits": {split: asdict(counts) for split, counts in written.items()}}
 
-    key = hashlib.sha256(json.dumps([FORMAT, corpus.identity, identity]).encode()).hexdigest()
-    folder = cache / f"text-{key[:32]}"
+    folder = token_folder(cache, corpus, identity)
     about = open_cached(folder, build)
     return TokenFiles(
         folder,
         {split: np.memmap(folder / f"{split}.bin", about["dtype"], mode="r") for split in SPLITS},
         {split: Counts(**about["splits"][split]) for split in SPLITS},
     )
+
+
+def token_folder(cache: Path, corpus: Corpus, identity: str) -> Path:
+    """Where the token files of a corpus are, or would be."""
+    key = hashlib.sha256(json.dumps([FORMAT, corpus.identity, identity]).encode()).hexdigest()
+    return cache / f"text-{key[:32]}"
 
 
 def _write(path: Path, pieces: Iterable[Piece], tokenizer: Tokenizer, dtype: np.dtype) -> Counts:

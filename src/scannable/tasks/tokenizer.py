@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FILE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
 END = "<|endoftext|>"
 KNOWN_ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
@@ -33,6 +34,10 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> NDArray[np.integer]: ...
 
+    def files(self) -> dict[str, bytes]:
+        """The files that `load_tokenizer` needs to make it again, by name."""
+        ...
+
     def decode(self, tokens: Iterable[int]) -> str:
         """The text; what is no UTF-8, such as half a character, becomes U+FFFD."""
         ...
@@ -47,6 +52,9 @@ class ByteTokenizer:
 
     def encode(self, text: str) -> NDArray[np.uint8]:
         return np.frombuffer(text.encode(), np.uint8)
+
+    def files(self) -> dict[str, bytes]:
+        return {}
 
     def decode(self, tokens: Iterable[int]) -> str:
         return bytes(_without_end(tokens, self)).decode("utf-8", "replace")
@@ -69,7 +77,7 @@ class FileTokenizer:
             raise ValueError(f"{path} cannot be read as a tokenizer: {error}") from error
         vocabulary = self._tokenizer.get_vocab()
         usual = next((name for name in KNOWN_ENDS if name in vocabulary), END)
-        name = _named_end(path.parent / "tokenizer_config.json") or usual
+        name = _named_end(path.parent / CONFIG) or usual
         self._tokenizer.add_special_tokens([name])
         # A document that mentions the end of a document does not end there.
         self._tokenizer.encode_special_tokens = True
@@ -79,6 +87,11 @@ class FileTokenizer:
         self.end = vocabulary[name]
         self.vocab_size = max(vocabulary.values()) + 1
         self.identity = f"{hashlib.sha256(content).hexdigest()} {self.end}"
+        self._content = content
+        self._end_name = name
+
+    def files(self) -> dict[str, bytes]:
+        return {FILE: self._content, CONFIG: json.dumps({"eos_token": self._end_name}).encode()}
 
     def encode(self, text: str) -> NDArray[np.uint32]:
         (encoded,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)

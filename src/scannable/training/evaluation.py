@@ -1,7 +1,7 @@
 """How good a model is at a task: loss, and error by position, over a fixed set of samples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -31,11 +31,21 @@ class Score:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, task: Task, split: Split, length: int, samples: int | None, *, batch_tokens: int, precision: str
+    model: nn.Module,
+    task: Task,
+    split: Split,
+    length: int,
+    samples: int | None,
+    *,
+    batch_tokens: int,
+    precision: str = "float32",
+    each: Callable[[int, int], None] = lambda done, count: None,
 ) -> Score:
     """Over the first `samples` samples of a split, in batches of about `batch_tokens` tokens.
 
-    Of a text those are windows one after the other, and `None` takes all of them: every token is asked once.
+    Of a text those are windows one after the other, and `None` takes all of them: every token is asked once. `each` is
+    called before every batch with the samples that are done and those that there are; what it raises ends the
+    evaluation.
     """
     text = task if isinstance(task, Text) and split != "train" else None
     there_are = text.windows(split, length) if text else samples
@@ -47,6 +57,7 @@ def evaluate(
     at_once = max(1, batch_tokens // length)
     with evaluating(model), autocast(device, precision):
         for first in range(0, count, at_once):
+            each(first, count)
             indices = range(first, min(count, first + at_once))
             batch = text.window_batch(split, indices, length) if text else task.batch(split, indices, length)
             targets = batch.targets.to(device)
@@ -55,7 +66,7 @@ def evaluate(
                 logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
             )
             valid = targets != IGNORED
-            loss += losses.reshape(targets.shape).double().sum(0).cpu()
+            loss += losses.reshape(targets.shape).cpu().double().sum(0)
             wrong += ((logits.argmax(-1) != targets) & valid).sum(0).cpu()
             asked += valid.sum(0).cpu()
     total = max(1.0, float(asked.sum()))
@@ -71,7 +82,7 @@ def evaluate(
 
 
 @runtime_checkable
-class Text(Task, Protocol):
+class Text(Protocol):
     """A task whose splits end, and can be walked through."""
 
     def windows(self, split: Split, length: int) -> int: ...

@@ -34,6 +34,8 @@ class Metrics:
 
     @property
     def size(self) -> int:
+        if self.path.exists() and not self.path.is_file():
+            raise OSError(f"{self.path} is a folder where a file should be; move it away, then resume")
         return self.path.stat().st_size if self.path.exists() else 0
 
     def append(self, record: dict[str, Any]) -> None:
@@ -55,15 +57,14 @@ class Metrics:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def cut(self, size: int) -> None:
-        """Forget what was written after the first `size` bytes: the run will write it again."""
-        if self.size < size:
-            raise ValueError(
-                f"{self.path} has {self.size} bytes, but the checkpoint saw {size}; something else has changed it"
-            )
-        if self.path.exists():
-            with self.path.open("r+b") as file:
-                file.truncate(size)
+    def cut(self, size: int) -> int:
+        """Forget what was written after the first `size` bytes: the run will write it again. How many of these bytes
+        are not there, because something else has changed the file.
+        """
+        lost = max(0, size - self.size)
+        if self.size > size:
+            os.truncate(self.path, size)
+        return lost
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

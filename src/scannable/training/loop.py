@@ -1,7 +1,7 @@
 """The training loop: one step after another, each a pure function of the recipe, the step and the weights before it.
 
-Samples are numbered and dropout is seeded by the step, so a run has no hidden state: what a checkpoint holds is all of
-it, and a run that was killed and resumed is the run that was not, bit for bit.
+Samples are numbered, and what is random in a step is seeded by the step and the sample, so a run has no hidden state:
+what a checkpoint holds is all of it, and a run that was killed and resumed is the run that was not, bit for bit.
 """
 
 import contextlib
@@ -9,31 +9,44 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 import scannable.training.checkpoint as checkpoints
-from scannable.nn.loss import sliced_cross_entropy
-from scannable.storage.configuration import ConfigurationError, from_plain, to_plain
+from scannable.models.protocol import evaluating
+from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.files import write_whole
 from scannable.storage.model_file import build_model
 from scannable.tasks import IGNORED, Split, Task
-from scannable.training.checkpoint import Checkpoint, CheckpointError
+from scannable.tasks.sample import PinnedTask
+from scannable.training.average import WeightAverage
+from scannable.training.checkpoint import Checkpoint
 from scannable.training.curriculum import Stage
+from scannable.training.divergence import newest_good, remove_after
 from scannable.training.evaluation import Score, Text, autocast, evaluate
+from scannable.training.gradient import SummedLoss, clip, not_finite, sum_over_processes
 from scannable.training.limits import check_memory
 from scannable.training.logging import Display, Metrics, Sink
+from scannable.training.noise import SeededBySample
 from scannable.training.processes import join_processes
-from scannable.training.recipe import Recipe
-from scannable.training.run_folder import TrainingError, differences, only_process_in
+from scannable.training.progress import Progress
+from scannable.training.recipe import Recipe, pinned
+from scannable.training.resume import agree, checkpoint_of, going_on, restore
+from scannable.training.run_folder import (
+    TrainingError,
+    differences,
+    load_recipe,
+    load_result,
+    newest_checkpoint,
+    only_process_in,
+    write_config,
+)
 from scannable.training.schedule import adamw, learning_rate
 from scannable.training.signals import signals
 
@@ -45,28 +58,14 @@ class DivergedError(TrainingError):
 class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
     """A signal asked the run to stop, and it has saved itself."""
 
-
-class _Loss(nn.Module):
-    """The sum of a batch's losses, as a module of its own, which can be compiled and distributed."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        count = (targets != IGNORED).sum()
-        hidden: Any = getattr(self.model, "hidden", None)
-        head: Any = getattr(self.model, "head", None)
-        if hidden is not None and head is not None:
-            return sliced_cross_entropy(hidden(tokens), targets, head) * count
-        logits: Tensor = self.model(tokens)
-        return nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-        )
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.exit_code: int = 128 + number
+        """What a shell expects of a program that this signal ended."""
 
 
 class Run:
-    """A recipe at work in a folder: `config.json`, `metrics.jsonl`, `timing.jsonl`, `checkpoints/`, `result.json`."""
+    """A recipe at work in a folder; `run_folder.py` says what it leaves there."""
 
     def __init__(
         self,
@@ -77,33 +76,25 @@ class Run:
         device: str | torch.device = "cpu",
         sinks: Callable[[], list[Sink]] = list,
     ) -> None:
-        self.recipe = recipe
         self.folder = folder
         self.console = console or Console()
         self.processes, self.device = join_processes(torch.device(device))
-        self.task: Task = recipe.task
-        _check_vocabulary(recipe)
-        check_memory(recipe, self.device)
+        self.recipe = pinned(recipe, folder)
+        self.task: Task = self.recipe.task
+        _check_vocabulary(self.recipe)
+        check_memory(self.recipe, self.device)
         torch.manual_seed(recipe.seed)
         self.model: nn.Module = build_model(recipe.model).to(self.device)
         self.optimizer = adamw(self.model, recipe.optimizer)
-        loss: Any = torch.compile(_Loss(self.model)) if recipe.compile else _Loss(self.model)
-        self.loss: Any = (
-            DistributedDataParallel(loss, find_unused_parameters=True) if self.processes.count > 1 else loss
-        )
-        self.average: dict[str, Tensor] = {}
-        if recipe.ema:
-            self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        self.step = 0
-        self.samples = 0
-        self.tokens = 0
-        self.stage = Stage()
-        self.best: dict[str, Any] | None = None
-        self.done = False
+        loss = SummedLoss(self.model)
+        self.loss: Any = torch.compile(loss) if recipe.compile else loss
+        self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
+        self.progress = Progress()
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
         self._sinks, self._make_sinks = list[Sink](), sinks
-        self.asked_to_stop = False
+        self.asked_to_stop: int = 0
+        """The number of the signal that asked for it."""
 
     # From the outside.
 
@@ -111,8 +102,9 @@ class Run:
         """Train to the end and return the result, which is also in `result.json`.
 
         Args:
-            resume: go on from the newest checkpoint that is whole. Without it the folder must not hold a run yet.
-            force: resume even though the configuration was another one.
+            resume: go on from the newest checkpoint that is whole. Without it the folder must not hold a run yet. A run
+                that has made all its steps goes on if the recipe has more of them now.
+            force: resume even though the configuration was another one, and write it anew.
 
         Raises:
             Interrupted: after SIGTERM, SIGUSR1 or a first SIGINT; a checkpoint has been written.
@@ -121,13 +113,18 @@ class Run:
         """
         alone = only_process_in(self.folder) if self.processes.first else contextlib.nullcontext()
         with alone, signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self._prepare_folder(resume, force)
-            display = Display(
-                self.console if self.processes.first else Console(quiet=True), self.recipe.steps, self.step
-            )
+            self._prepare(resume, force)
             self._sinks = self._make_sinks() if self.processes.first else []
+            console = self.console if self.processes.first else Console(quiet=True)
+            display = Display(console, self.recipe.steps, self.progress.step)
             try:
-                return self._train(display)
+                if self.progress.ended:
+                    display.say(
+                        f"{self.folder} has finished at step {self.progress.step}; a greater --steps goes on from there"
+                    )
+                else:
+                    self._train(display)
+                return self._finish(display)
             finally:
                 display.close()
                 for sink in self._sinks:
@@ -137,137 +134,153 @@ class Run:
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
-    # One step.
+    # One step after another.
 
-    def _train(self, display: Display) -> dict[str, Any]:
-        recipe = self.recipe
+    def _train(self, display: Display) -> None:
+        recipe, progress = self.recipe, self.progress
         began, tokens_since = time.monotonic(), 0
-        while not self.done:
-            length = self._length()
-            loss, norm, tokens = self._one_step(length)
-            tokens_since += tokens
-            self.step += 1
-            self.stage = self.stage.after_step()
-            rate = self.optimizer.param_groups[0]["lr"]
-            if self.step % recipe.log_every == 0 or self.step == recipe.steps:
-                seconds = time.monotonic() - began
-                self._record(kind="train", loss=loss, gradient_norm=norm, learning_rate=rate, length=length)
-                speed = tokens_since / seconds
-                self._time(seconds=seconds, tokens_per_second=speed)
-                began, tokens_since = time.monotonic(), 0
-                display.step(
-                    self.step,
-                    f"length {length}  loss {loss:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s",
-                )
-            best = self.best
-            last = self.step == recipe.steps
-            enough = self._look(display) if last or self.step % recipe.evaluation.every == 0 else False
-            self.done = enough or last
+        while progress.ended is None:
+            if not progress.look_due:
+                length = self._length()
+                loss, norm, tokens = self._one_step(length)
+                tokens_since += tokens
+                progress.step += 1
+                progress.stage = progress.stage.after_step()
+                progress.look_due = progress.step == recipe.steps or progress.step % recipe.evaluation.every == 0
+                if progress.step % recipe.log_every == 0 or progress.step == recipe.steps:
+                    rate, seconds = self.optimizer.param_groups[0]["lr"], time.monotonic() - began
+                    self._record(kind="train", loss=loss, gradient_norm=norm, learning_rate=rate, length=length)
+                    speed = tokens_since / seconds
+                    self._time(seconds=seconds, tokens_per_second=speed)
+                    began, tokens_since = time.monotonic(), 0
+                    display.step(
+                        progress.step, f"length {length}  loss {loss:.4f}  rate {rate:.2e}  {speed:,.0f} tokens/s"
+                    )
+            best = progress.best
+            if progress.look_due:
+                self._look(display)
+            if progress.ended is None and progress.step == recipe.steps:
+                progress.ended = "steps"
             # After the look, so that the last one at a length is not lost.
-            self._enter(self.stage.when_time_is_up(recipe.curriculum))
-            stopping = bool(self.processes.total(float(self.asked_to_stop))[0])
+            self._enter(progress.stage.when_time_is_up(recipe.curriculum))
+            number = self._stopping()
             # Last of all, when everything that the next step depends on is settled.
-            if self.done or stopping or self.step % recipe.checkpoint_every == 0 or self.best is not best:
+            if progress.ended or number or progress.step % recipe.checkpoint_every == 0 or progress.best is not best:
                 self._save()
-            if stopping and not self.done:
-                raise Interrupted(f"stopped at step {self.step} of {recipe.steps}; checkpoint saved in {self.folder}")
-        return self._finish(display)
+            if number and not progress.ended:
+                raise self._interrupted(number)
 
     def _length(self) -> int:
         """The curriculum's length; now and then one of those before, chosen by the step's number."""
-        curriculum = self.recipe.curriculum
+        curriculum, stage = self.recipe.curriculum, self.progress.stage
         generator = torch.Generator().manual_seed(self._seed())
-        if self.stage.index and float(torch.rand((), generator=generator)) < curriculum.revisit:
-            return curriculum.lengths[int(torch.randint(self.stage.index, (), generator=generator))]
-        return self.stage.length(curriculum)
+        if stage.index and float(torch.rand((), generator=generator)) < curriculum.revisit:
+            return curriculum.lengths[int(torch.randint(stage.index, (), generator=generator))]
+        return stage.length(curriculum)
 
     def _seed(self) -> int:
         """Of this step; everything random in it follows from that, so that there is no state of it to save."""
-        return (self.recipe.seed * 1_000_003 + self.step) % 2**63
+        return (self.recipe.seed * 1_000_003 + self.progress.step) % 2**63
 
     def _one_step(self, length: int) -> tuple[float, float, int]:
-        recipe, processes = self.recipe, self.processes
+        """Move the weights once; the loss, the gradient's norm before clipping, and the tokens that were read."""
+        recipe, processes, progress = self.recipe, self.processes, self.progress
         count = recipe.samples(length)
-        indices = range(self.samples, self.samples + count)
-        mine = indices[processes.rank :: processes.count]
-        batch = self.task.batch("train", mine or indices[:1], length)
+        indices = range(progress.samples, progress.samples + count)
         # A process without a sample takes part with one that counts for nothing.
-        targets = batch.targets if mine else torch.full_like(batch.targets, IGNORED)
+        spare = not indices[processes.rank :: processes.count]
+        mine = indices[:1] if spare else indices[processes.rank :: processes.count]
+        batch = self.task.batch("train", mine, length)
+        targets = torch.full_like(batch.targets, IGNORED) if spare else batch.targets
         asked = max(1.0, float(processes.total(float((targets != IGNORED).sum()))[0]))
-        torch.manual_seed(self._seed() * 4096 % 2**63 + processes.rank)
         self.model.train()
-        at_progress: Any = getattr(self.model, "at_progress", None)
-        if at_progress is not None:
-            at_progress(self.step / recipe.steps)
+        for callback in recipe.callbacks:
+            callback.before_step(self.model, progress.step / recipe.steps)
         self.optimizer.zero_grad(set_to_none=True)
-        parts = list(zip(batch.tokens.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
+        samples = torch.tensor(list(mine))
         total = 0.0
-        for i, (tokens, wanted) in enumerate(parts):
-            joined = i == len(parts) - 1 or processes.count == 1
-            with contextlib.nullcontext() if joined else self.loss.no_sync(), autocast(self.device, recipe.precision):
-                loss = self.loss(tokens.to(self.device), wanted.to(self.device)) / asked
-            # The distributed module averages gradients over processes; what is wanted is their sum.
-            (loss * processes.count).backward()
+        for tokens, wanted, numbers in zip(
+            *(part.chunk(recipe.accumulate) for part in (batch.tokens, targets, samples)), strict=True
+        ):
+            # For every part and every process alike: what is random belongs to a sample.
+            torch.manual_seed(self._seed())
+            seeded = contextlib.nullcontext() if recipe.compile else SeededBySample(numbers, self.device)
+            # Backward too: activations that are computed once more draw their noise once more.
+            with seeded:
+                with autocast(self.device, recipe.precision):
+                    loss = self.loss(tokens.to(self.device), wanted.to(self.device)) / asked
+                loss.backward()
             total += float(loss.detach())
         total = float(processes.total(total)[0])
-        norm = self._checked_norm(total)
+        sum_over_processes(self.model.parameters(), processes)
+        norm = clip(self.model.parameters(), recipe.optimizer.clip)
+        if not math.isfinite(norm) or not math.isfinite(total):
+            raise self._diverged(total, norm, length)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe.optimizer, self.step, recipe.steps) * self.stage.rate(recipe.curriculum)
+            group["lr"] = learning_rate(recipe.optimizer, progress.step, recipe.steps) * progress.stage.rate(
+                recipe.curriculum
+            )
         self.optimizer.step()
-        if self.average:
-            self._update_average()
-        self.samples += count
-        self.tokens += count * length
+        if self.average is not None:
+            self.average.update(self.model)
+        progress.samples += count
+        progress.tokens += count * length
         return total, norm, count * length
 
-    def _checked_norm(self, loss: float) -> float:
-        """Clip the gradient and return its norm; stop before the weights move if anything is not finite."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        total = nn.utils.get_total_norm(gradients)
-        norm = float(total)
-        if math.isfinite(norm) and math.isfinite(loss):
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.recipe.optimizer.clip or math.inf, total)
-            return norm
-        bad = [
-            name
-            for name, parameter in self.model.named_parameters()
-            if parameter.grad is not None and not bool(parameter.grad.isfinite().all())
-        ]
-        self._save()
-        raise DivergedError(
-            f"step {self.step + 1}: the loss is {loss} and the gradient's norm {norm} (not finite in "
+    def _diverged(self, loss: float, norm: float, length: int) -> DivergedError:
+        """What to say of a loss that is not finite; checkpoints that would come to one at once are removed."""
+        step, bad, failed = self.progress.step, not_finite(self.model), self.progress.samples
+
+        def loss_from(checkpoint: Checkpoint) -> float:
+            before = restore(checkpoint, self.model, self.optimizer, self.average)
+            next_length = before.stage.length(self.recipe.curriculum)
+            return self._plain_loss(failed, length) + self._plain_loss(before.samples, next_length)
+
+        good = newest_good(self.checkpoints, loss_from)
+        self.processes.wait()
+        if good is not None and self.processes.first:
+            remove_after(self.checkpoints, good)
+        self.processes.wait()
+        left = (
+            "no checkpoint gives a finite loss: start anew with a lower learning rate"
+            if good is None
+            else f"the checkpoint of step {good} gives finite losses: go on from it with a lower learning rate "
+            "(--resume --force)"
+        )
+        return DivergedError(
+            f"step {step + 1}: the loss is {loss} and the gradient's norm {norm} (not finite in "
             f"{', '.join(bad[:3]) or 'no single parameter'}{' and others' if len(bad) > 3 else ''}); the weights have "
-            f"not moved, and the checkpoint of step {self.step} is good. Lower the learning rate, or resume from it"
+            f"not moved, and {left}"
         )
 
     @torch.no_grad()
-    def _update_average(self) -> None:
-        weights = dict(self.model.named_parameters())
-        torch._foreach_lerp_(
-            list(self.average.values()), [weights[name].detach() for name in self.average], 1 - self.recipe.ema
-        )
+    def _plain_loss(self, first: int, length: int) -> float:
+        """The summed loss of a step's samples without anything random, with the weights and with their average."""
+        indices = range(first, first + self.recipe.samples(length))
+        batch = self.task.batch("train", indices, length)
+        tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
+        with evaluating(self.model), autocast(self.device, self.recipe.precision):
+            plain = float(self.loss(tokens, targets))
+            with self._averaged():
+                return plain + float(self.loss(tokens, targets))
 
     # Looking.
 
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """The averaged weights in the model for a while, if there are any."""
-        kept = {name: p.data for name, p in self.model.named_parameters() if name in self.average}
-        for name, parameter in self.model.named_parameters():
-            if name in self.average:
-                parameter.data = self.average[name]
-        try:
-            yield
-        finally:
-            for name, parameter in self.model.named_parameters():
-                if name in kept:
-                    parameter.data = kept[name]
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.average is None else self.average.in_place_of(self.model)
 
-    def score(self, length: int, split: Split = "validation") -> Score:
+    def score(self, length: int, split: Split = "validation", display: Display | None = None) -> Score:
         """An evaluation with the weights that would be used; of a text's test split, over every token."""
         recipe = self.recipe
         whole = split == "test" and isinstance(self.task, Text)
-        with self.averaged():
+
+        def each(done: int, count: int) -> None:
+            if display is not None:
+                display.step(self.progress.step, f"{split} at length {length}: {done:,} of {count:,} samples")
+            if number := self._stopping():
+                raise self._interrupted(number)
+
+        with self._averaged():
             return evaluate(
                 self.model,
                 self.task,
@@ -276,112 +289,118 @@ class Run:
                 None if whole else recipe.evaluation.samples,
                 batch_tokens=recipe.batch_tokens,
                 precision=recipe.precision,
+                each=each,
             )
 
-    def _look(self, display: Display) -> bool:
-        """Evaluate at the current length, go on to the next one if it is learned; whether the run is done."""
-        recipe, stage = self.recipe, self.stage
+    def _look(self, display: Display) -> None:
+        """Evaluate at the current length, and go on to the next one if it is learned."""
+        recipe, progress, stage = self.recipe, self.progress, self.progress.stage
         length = stage.length(recipe.curriculum)
-        score = self.score(length)
+        try:
+            score = self.score(length, display=display)
+        except Interrupted:
+            self._save()  # it is still due
+            raise
+        progress.look_due = False
         self._record(kind="evaluation", length=length, loss=score.loss, error=score.error)
-        display.say(f"step {self.step}: length {length}, validation loss {score.loss:.4f}, error {score.error:.2%}")
-        if self.best is None or (stage.index, -score.loss) > (self.best["stage"], -self.best["loss"]):
-            self.best = {"step": self.step, "stage": stage.index, "loss": score.loss, "error": score.error}
+        display.say(f"step {progress.step}: length {length}, validation loss {score.loss:.4f}, error {score.error:.2%}")
+        progress.looked(score)
         self._enter(stage.after_evaluation(recipe.curriculum, score.loss, score.error))
-        if not stage.is_last(recipe.curriculum):
-            return False
         limit, patience = recipe.evaluation.stop_below, recipe.evaluation.patience
-        return (limit is not None and score.error < limit) or (patience is not None and self.stage.waited >= patience)
+        learned = limit is not None and score.error < limit
+        given_up = patience is not None and progress.stage.waited >= patience
+        if stage.is_last(recipe.curriculum) and (learned or given_up):
+            progress.ended = "enough"
 
     def _enter(self, stage: Stage) -> None:
         """Be where the curriculum is now; when that is a new length, what has to start anew does."""
-        new = stage.index != self.stage.index
-        if new and self.step == self.recipe.steps:
+        progress = self.progress
+        new = stage.index != progress.stage.index
+        if new and progress.step == self.recipe.steps:
             # What starts anew now would be tested as it starts.
             return
-        self.stage = stage
+        progress.stage = stage
         if not new:
             return
         self._record(kind="stage", length=stage.length(self.recipe.curriculum))
-        begin: Any = getattr(self.model, "begin_stage", lambda index: [])
-        restarted = set(begin(stage.index))
+        restarted = {
+            name for callback in self.recipe.callbacks for name in callback.begin_stage(self.model, stage.index)
+        }
         for name, parameter in self.model.named_parameters():
             if name in restarted or self.recipe.curriculum.fresh_optimizer:
                 self.optimizer.state.pop(parameter, None)
-            if name in restarted and name in self.average:
-                self.average[name].copy_(parameter.detach())
+        if self.average is not None:
+            self.average.restart(self.model, restarted)
 
     def _finish(self, display: Display) -> dict[str, Any]:
-        recipe = self.recipe
+        """Test, unless that was done, and write the result."""
+        recipe, progress = self.recipe, self.progress
+        found = load_result(self.folder)
+        if found is not None and found.get("steps") == progress.step:
+            return found
         lengths = sorted({*recipe.evaluation.lengths, recipe.curriculum.lengths[-1]})
-        scores = [self.score(length, "test") for length in lengths]
-        for score in scores:
+        step, best = progress.step, progress.best
+        if recipe.evaluation.weights == "best" and best is not None and best.step != step:
+            step = best.step
+            restore(
+                checkpoints.read(checkpoints.path_of(self.checkpoints, step)), self.model, self.optimizer, self.average
+            )
+        average = ", averaged" if recipe.ema else ""
+        display.say(f"testing the weights of step {step} ({recipe.evaluation.weights}{average})")
+        scores = list[Score]()
+        for length in lengths:
+            score = self.score(length, "test", display)
             display.say(f"length {score.length}: test loss {score.loss:.4f}, error {score.error:.2%}")
+            scores.append(score)
         result = {
-            "steps": self.step,
-            "samples": self.samples,
-            "tokens": self.tokens,
+            "steps": progress.step,
+            "samples": progress.samples,
+            "tokens": progress.tokens,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "best": self.best,
+            "best": None if best is None else asdict(best),
+            "tested": {"weights": recipe.evaluation.weights, "step": step},
             "test": [asdict(score) for score in scores],
         }
+        content = json.dumps(result, indent=1, sort_keys=True).encode() + b"\n"
         if self.processes.first:
-            write_whole(self.folder / "result.json", json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
+            write_whole(self.folder / "result.json", content)
         self.processes.wait()
-        return result
+        return json.loads(content)
 
     def _record(self, **values: Any) -> None:
         if self.processes.first:
-            self.metrics.append({"step": self.step, **values})
+            self.metrics.append({"step": self.progress.step, **values})
             kind = values.pop("kind")
             for sink in self._sinks:
-                sink.write(self.step, {f"{kind}/{name}": value for name, value in values.items()})
+                sink.write(self.progress.step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def _time(self, **values: float) -> None:
         if self.processes.first:
-            self.timing.append({"step": self.step, **values})
+            self.timing.append({"step": self.progress.step, **values})
 
     # Saving and going on.
 
     def _save(self) -> None:
         if self.processes.first:
-            names: dict[Any, str] = {parameter: name for name, parameter in self.model.named_parameters()}
-            moments = {
-                f"{names[parameter]}/{key}": value
-                for parameter, state in self.optimizer.state.items()
-                for key, value in state.items()
-            }
-            state = {
-                "step": self.step,
-                "samples": self.samples,
-                "tokens": self.tokens,
-                "stage": asdict(self.stage),
-                "best": self.best,
-                "done": self.done,
-                "metrics_bytes": self.metrics.size,
-                "recipe": to_plain(self.recipe),
-                "versions": {"torch": torch.__version__},
-            }
+            recipe, progress = self.recipe, self.progress
             # A checkpoint that outlives a power cut needs the metrics that it counts.
             self.metrics.flush()
+            size = self.metrics.size
             checkpoints.write(
-                self.checkpoints, Checkpoint(self.step, self.model.state_dict(), moments, state, self.average)
+                self.checkpoints, checkpoint_of(recipe, progress, self.model, self.optimizer, self.average, size)
             )
-            milestones = range(0, self.step, self.recipe.keep_every) if self.recipe.keep_every else ()
-            best = [self.best["step"]] if self.best else []
-            checkpoints.prune(self.checkpoints, self.recipe.keep, {*best, *milestones}, newest=self.step)
+            milestones = range(0, progress.step, recipe.keep_every) if recipe.keep_every else ()
+            best = [progress.best.step] if progress.best else []
+            checkpoints.prune(self.checkpoints, recipe.keep, {*best, *milestones}, newest=progress.step)
         self.processes.wait()
 
-    def _prepare_folder(self, resume: bool, force: bool) -> None:
-        known = self.folder / "config.json"
+    def _prepare(self, resume: bool, force: bool) -> None:
+        """Make the folder this run's own, or go on from what it holds."""
         if not resume:
-            if known.exists() or checkpoints.steps(self.checkpoints):
+            if (self.folder / "config.json").exists() or checkpoints.steps(self.checkpoints):
                 raise TrainingError(f"{self.folder} holds a run already; go on with --resume, or choose another folder")
             self.processes.wait()
-            if self.processes.first:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_whole(known, json.dumps(to_plain(self.recipe), indent=1).encode() + b"\n")
-            self.processes.wait()
+            self._write_config()
             return
         if self.processes.first:
             if self.checkpoints.is_dir():
@@ -389,66 +408,69 @@ class Run:
             for path in self.folder.glob(".*.json.*"):  # what `write_whole` was killed in
                 path.unlink()
         self.processes.wait()
-        checkpoint = self._newest()
+        checkpoint = newest_checkpoint(self.folder, lambda text: self._say(f"skipped: {text}"))
         if checkpoint is None:
-            if known.exists() and not force:
-                self._same_recipe(json.loads(known.read_bytes()), force)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            changed = [] if force else self._differences_to_config()
+            if changed:
+                raise TrainingError(
+                    f"{self.folder} was begun with another configuration ({'; '.join(changed[:5])}); use the same, or "
+                    "--force to go on with this one"
+                )
             if self.processes.first:
-                write_whole(known, json.dumps(to_plain(self.recipe), indent=1).encode() + b"\n")
                 self.metrics.cut(0)
+            self._write_config()
             return
-        self._same_recipe(dict(checkpoint.state)["recipe"], force)
-        try:
-            self._restore(checkpoint)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise TrainingError(
-                f"{self.checkpoints} was written by another version of scannable: {error!r:.200}"
-            ) from error
-
-    def _newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; those that are not are named."""
-        for step in reversed(checkpoints.steps(self.checkpoints)):
-            try:
-                return checkpoints.read(checkpoints.path_of(self.checkpoints, step))
-            except CheckpointError as error:
-                self.console.print(f"[yellow]skipped:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        if checkpoints.steps(self.checkpoints):
-            raise TrainingError(f"no checkpoint in {self.checkpoints} is whole; start anew in another folder")
-        return None
-
-    def _same_recipe(self, saved: Any, force: bool) -> None:
-        # Options that came after the run was begun have their defaults; what cannot be read differs, and is named.
-        with contextlib.suppress(ConfigurationError):
-            saved = to_plain(from_plain(saved, Recipe, "the checkpoint"))
-        changed = [] if force else differences(saved, to_plain(self.recipe))
-        if changed:
-            raise TrainingError(
-                f"{self.folder} was trained with another configuration ({'; '.join(changed[:5])}); use the same, or "
-                "--force to go on with this one"
-            )
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state
-        self.model.load_state_dict(checkpoint.model)
-        parameters: dict[str, Any] = dict(self.model.named_parameters())
-        held: Any = self.optimizer.state
-        for name, value in checkpoint.optimizer.items():
-            parameter, key = name.rsplit("/", 1)
-            # The count of steps stays on the CPU, as AdamW keeps it.
-            held[parameters[parameter]][key] = value if value.ndim == 0 else value.to(self.device)
-        self.average = {name: value.to(self.device) for name, value in checkpoint.average.items()}
-        self.step, self.samples, self.tokens = state["step"], state["samples"], state["tokens"]
-        self.stage, self.best = Stage(**state["stage"]), state["best"]
-        self.done = state["done"]
+        changed = agree(checkpoint, self.recipe, force=force)
+        self.progress = going_on(restore(checkpoint, self.model, self.optimizer, self.average), self.recipe, changed)
         if self.processes.first:
-            self.metrics.cut(state["metrics_bytes"])
+            lost = self.metrics.cut(checkpoint.state["metrics_bytes"])
+            if lost:
+                self._say(f"{self.metrics.path} lacks {lost:,} bytes of what was written; the run goes on without them")
+        if changed:
+            self._say(f"the configuration has changed: {'; '.join(changed[:5])}")
+            self._save()
+        elif self._differences_to_config():
+            self._say(f"{self.folder / 'config.json'} did not agree with the checkpoint and is written anew")
+        if self.progress.ended is None and self.processes.first:
+            (self.folder / "result.json").unlink(missing_ok=True)
+        self._write_config()
+
+    def _write_config(self) -> None:
+        if self.processes.first:
+            write_config(self.folder, self.recipe)
+            if isinstance(self.task, PinnedTask):
+                self.task.keep(self.folder)
+        self.processes.wait()
+
+    def _differences_to_config(self) -> list[str]:
+        if not (self.folder / "config.json").exists():
+            return []
+        try:
+            return differences(to_plain(load_recipe(self.folder)), to_plain(self.recipe))
+        except (ConfigurationError, TrainingError) as error:
+            return [str(error)]
+
+    def _say(self, text: str) -> None:
+        if self.processes.first:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    # Stopping.
 
     def _heard(self, number: int) -> None:
         """Stop after this step; at a second SIGINT at once."""
         if self.asked_to_stop and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked_to_stop = True
+        self.asked_to_stop = number
+
+    def _stopping(self) -> int:
+        """The signal that any process has heard."""
+        numbers = self.processes.greatest(float(self.asked_to_stop))
+        return int(numbers)
+
+    def _interrupted(self, number: int) -> Interrupted:
+        where = f"step {self.progress.step} of {self.recipe.steps}"
+        what = f"stopped in the test after {where}" if self.progress.ended else f"stopped at {where}"
+        return Interrupted(f"{what}; checkpoint saved in {self.folder}", number)
 
 
 def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:

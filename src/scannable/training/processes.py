@@ -22,9 +22,20 @@ class Processes:
     def total(self, *values: float) -> Tensor:
         """The sum of each value over all processes."""
         sums = torch.tensor(values, dtype=torch.float64)
-        if self.count > 1:
-            distributed.all_reduce(sums)
+        self.add(sums)
         return sums
+
+    def add(self, tensor: Tensor) -> None:
+        """Put the sum of this tensor over all processes in its place."""
+        if self.count > 1:
+            distributed.all_reduce(tensor)
+
+    def greatest(self, value: float) -> float:
+        """The greatest of all processes' values."""
+        found = torch.tensor(value, dtype=torch.float64)
+        if self.count > 1:
+            distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        return float(found)
 
     def wait(self) -> None:
         """Until all have come here."""

@@ -1,9 +1,13 @@
 """What a run is: frozen dataclasses all the way down, every field of which can be set from the command line."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from scannable.storage.checked_fields import check_fields
 from scannable.storage.registry import configurable, is_model_configuration
+from scannable.tasks.sample import PinnedTask
+from scannable.training.callbacks import Callback
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -27,7 +31,8 @@ class Optimizer:
     final: float = 0.1
 
     def __post_init__(self) -> None:
-        positive("learning_rate", self.learning_rate, float)
+        check_fields(self)
+        positive("learning_rate", self.learning_rate)
         for name in ("weight_decay", "clip", "final"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be 0 or above")
@@ -57,22 +62,23 @@ class Curriculum:
     """Forget the optimizer's moments when the length changes."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.lengths:
             raise ValueError("lengths is empty; give at least one length to train on")
         for length in self.lengths:
-            positive("lengths", length, int)
+            positive("lengths", length)
         if not 0 <= self.revisit < 1:
             raise ValueError(f"revisit={self.revisit!r} must lie in [0, 1)")
         if self.steps is not None:
-            positive("steps", self.steps, int)
+            positive("steps", self.steps)
         if self.patience is not None:
-            positive("patience", self.patience, int)
+            positive("patience", self.patience)
         for name in ("below", "rates"):
             values = getattr(self, name)
             if len(values) not in (0, 1, len(self.lengths)):
                 raise ValueError(f"{name}={values!r} must be one number, or one for each of {len(self.lengths)} stages")
             for value in values:
-                positive(name, value, float)
+                positive(name, value)
         if len(self.lengths) > 1 and not (self.below or self.steps or self.patience):
             raise ValueError("a curriculum of several lengths needs `below`, `steps` or `patience`, to go from one on")
 
@@ -91,16 +97,20 @@ class Evaluation:
     """Stop early when the error at the last length of the curriculum is below."""
     patience: int | None = None
     """Stop early after so many evaluations at the last length without a better loss."""
+    weights: Literal["last", "best"] = "last"
+    """Which weights are tested at the end, and loaded afterwards: those of the last step, or those with the best
+    validation loss at the longest length reached."""
 
     def __post_init__(self) -> None:
-        positive("every", self.every, int)
-        positive("samples", self.samples, int)
+        check_fields(self)
+        positive("every", self.every)
+        positive("samples", self.samples)
         for length in self.lengths:
-            positive("lengths", length, int)
+            positive("lengths", length)
         if self.stop_below is not None:
-            positive("stop_below", self.stop_below, float)
+            positive("stop_below", self.stop_below)
         if self.patience is not None:
-            positive("patience", self.patience, int)
+            positive("patience", self.patience)
 
 
 @configurable
@@ -133,24 +143,30 @@ class Recipe(Generic[M, T]):
     keep_every: int | None = None
     """Keep those of every so many steps too."""
     log_every: int = 10
+    callbacks: tuple[Any, ...] = ()
+    """What changes the model on the way, beside the optimizer: each a `Callback`."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not is_model_configuration(type(self.model)):
             raise ValueError(f"model={self.model!r:.60} is no configuration of a model that is known (register_model)")
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ValueError(f"callbacks has {callback!r:.60}, which is no `Callback`")
         if not callable(getattr(self.task, "batch", None)):
             raise ValueError(f"task={self.task!r:.60} is no task: it has no `batch`")
         for name in ("steps", "batch_tokens", "accumulate", "checkpoint_every", "keep", "log_every"):
-            positive(name, getattr(self, name), int)
+            positive(name, getattr(self, name))
         for name in ("batch_samples", "keep_every"):
             if getattr(self, name) is not None:
-                positive(name, getattr(self, name), int)
+                positive(name, getattr(self, name))
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             raise ValueError(
                 f"keep_every={self.keep_every} must be a multiple of checkpoint_every={self.checkpoint_every}"
             )
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema={self.ema!r} must lie in [0, 1)")
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+        if self.seed < 0:
             raise ValueError(f"seed={self.seed!r} must be a whole number from 0 to 2^63 - 1")
 
     def samples(self, length: int) -> int:
@@ -158,10 +174,17 @@ class Recipe(Generic[M, T]):
         return self.batch_samples or max(1, self.batch_tokens // length)
 
 
-def positive(name: str, value: Any, kind: type) -> None:
-    if type(value) is bool or not isinstance(value, (int, float) if kind is float else int):
+def pinned(recipe: Recipe[M, T], folder: Path) -> Recipe[M, T]:
+    """The recipe for a run in `folder`, with everything written down that its task reads from elsewhere."""
+    task: Any = recipe.task
+    return replace(recipe, task=task.pinned(folder)) if isinstance(task, PinnedTask) else recipe
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse what is not a number above 0."""
+    if type(value) not in (int, float):
         raise ValueError(f"{name}={value!r} must be a number above 0")
     if not 0 < value < float("inf"):
         raise ValueError(f"{name}={value!r} must be above 0")
-    if kind is int and value >= 2**63:
+    if type(value) is int and value >= 2**63:
         raise ValueError(f"{name}={value!r:.60} is out of the range of 64 bits")

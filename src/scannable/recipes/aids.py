@@ -1,0 +1,39 @@
+"""What helps a Transformer-PSM to learn a state that holds: callbacks for a recipe, or for a loop of your own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from scannable.storage.checked_fields import check_fields
+from scannable.storage.registry import configurable
+from scannable.training.callbacks import Callback
+
+
+@configurable
+@dataclass(frozen=True)
+class GrowingStateNoise(Callback):
+    """The noise on Agg's states grows in a straight line from nothing to the model's `state_noise`.
+
+        for step in range(steps):
+            GrowingStateNoise(over=0.5).before_step(model, step / steps)
+            ...
+    """
+
+    over: float = 0.5
+    """The share of the run over which it grows."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 < self.over <= 1:
+            raise ValueError(f"over={self.over!r} must lie in (0, 1]")
+
+    def before_step(self, model: Any, progress: float) -> None:
+        model.agg.noise = min(1.0, progress / self.over) * model.config.state_noise
+
+
+@configurable
+@dataclass(frozen=True)
+class AggFromInf(Callback):
+    """When the curriculum leaves its first length, Agg starts from Inf's weights (`TransformerPSM.start_agg_from_inf`)."""
+
+    def begin_stage(self, model: Any, index: int) -> list[str]:
+        return model.start_agg_from_inf() if index == 1 else []
