@@ -346,7 +346,8 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
 def test_a_new_length_starts_anew_what_the_model_says(tmp_path: Path) -> None:
     seen: list[tuple[bool, bool, bool]] = []
     run = Run(recipe_of(), tmp_path, console=QUIET)
-    enter = run._enter
+    enter, average = run._enter, run.average
+    assert average is not None
 
     def looking(stage: Any) -> None:
         before = run.progress.stage.index
@@ -356,7 +357,7 @@ def test_a_new_length_starts_anew_what_the_model_says(tmp_path: Path) -> None:
             seen.append(
                 (
                     all(torch.equal(agg[name], inf[name]) for name in agg),
-                    all(torch.equal(agg[name], run.average.weights[f"agg.transformer.{name}"]) for name in agg),
+                    all(torch.equal(agg[name], average.weights[f"agg.transformer.{name}"]) for name in agg),
                     all(p not in run.optimizer.state for p in agg.values())
                     and all(p in run.optimizer.state for p in inf.values()),
                 )

@@ -93,9 +93,8 @@ def test_nothing_is_dropped_when_nothing_is_asked_and_everything_when_all_is() -
 def test_attention_written_out_is_attention(form: str) -> None:
     """Where nothing happens to be dropped: with a probability too small for 24 bits."""
     q, k, v = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
-    mask = {"mask": torch.rand(5, 5) > 0.3, "added": torch.randn(5, 5, dtype=torch.float64)}.get(form)
-    if form == "mask":
-        mask = mask | torch.eye(5, dtype=torch.bool)
+    some = torch.rand(5, 5) > 0.3
+    mask = {"mask": some | torch.eye(5).bool(), "added": torch.randn(5, 5, dtype=torch.float64)}.get(form)
     options = {"attn_mask": mask, "is_causal": form == "causal"}
     expected = functional.scaled_dot_product_attention(q, k, v, **options)
     with SeededBySample([1, 2], CPU):
@@ -132,5 +131,5 @@ def test_torch_is_as_it_was_afterwards_whatever_happens() -> None:
     with SeededBySample([1], CPU):
         assert all(getattr(owner, name) is not old for (owner, name), old in zip(names, before, strict=True))
     with pytest.raises(RuntimeError), SeededBySample([1], CPU):
-        torch.randn_like(torch.zeros(2)) @ torch.zeros(3)
+        torch.dot(torch.randn_like(torch.zeros(2)), torch.zeros(3))
     assert [getattr(owner, name) for owner, name in names] == before

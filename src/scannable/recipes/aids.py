@@ -13,9 +13,9 @@ from scannable.training.callbacks import Callback
 class GrowingStateNoise(Callback):
     """The noise on Agg's states grows in a straight line from nothing to the model's `state_noise`.
 
-        for step in range(steps):
-            GrowingStateNoise(over=0.5).before_step(model, step / steps)
-            ...
+    for step in range(steps):
+        GrowingStateNoise(over=0.5).before_step(model, step / steps)
+        ...
     """
 
     over: float = 0.5
@@ -33,7 +33,7 @@ class GrowingStateNoise(Callback):
 @configurable
 @dataclass(frozen=True)
 class AggFromInf(Callback):
-    """When the curriculum leaves its first length, Agg starts from Inf's weights (`TransformerPSM.start_agg_from_inf`)."""
+    """When the curriculum leaves its first length, Agg starts from Inf's weights."""
 
     def begin_stage(self, model: Any, index: int) -> list[str]:
         return model.start_agg_from_inf() if index == 1 else []
