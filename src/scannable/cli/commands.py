@@ -17,7 +17,8 @@ from tyro.conf import Positional
 from scannable.cli.demo import run as run_demo
 from scannable.cli.layer_costs import table
 from scannable.experiments.laboratory import Laboratory
-from scannable.experiments.reproduce import ABOUT, named, perform, profile_named
+from scannable.experiments.profile import profile_named
+from scannable.experiments.reproduce import ABOUT, named, perform
 from scannable.models.generation import generate as stream
 from scannable.recipes import RECIPES, recipe_named
 from scannable.spd import verify_duality

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
 from scannable.experiments.figure import save_json
+from scannable.experiments.profile import Profile
 from scannable.experiments.worker import DIVERGED
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.training.logging import read_metrics
@@ -21,8 +22,6 @@ from scannable.training.loop import DivergedError, Interrupted, Run
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, load_recipe, load_result
 from scannable.training.signals import signals
-
-Profile = Literal["smoke", "laptop", "paper"]
 
 EVERY = 60.0
 """Seconds between two lines about what is being trained."""
@@ -65,8 +64,8 @@ class Laboratory:
     workers: int = 1
     """Runs that are trained at once, each in a process of its own; 1 trains them here, one after the other."""
     device: str = "cpu"
-    data: str = "stdlib"
-    """The text that language models are trained on, as `TextTask.data` names it."""
+    data: str | None = None
+    """The text that language models are trained on, as `TextTask.data` names it; the profile's own, unless told."""
     tokenizer: str | None = None
     """Of that text; the profile's own, unless told."""
 
