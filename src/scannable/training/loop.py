@@ -45,6 +45,11 @@ class DivergedError(TrainingError):
 class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
     """A signal asked the run to stop, and it has saved itself."""
 
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.number = number
+        """Of the signal."""
+
 
 class _Loss(nn.Module):
     """The sum of a batch's losses, as a module of its own, which can be compiled and distributed."""
@@ -103,7 +108,8 @@ class Run:
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
         self._sinks, self._make_sinks = list[Sink](), sinks
-        self.asked_to_stop = False
+        self.asked_to_stop = 0
+        """The number of the signal that did, if one did."""
 
     # From the outside.
 
@@ -170,7 +176,11 @@ class Run:
             if self.done or stopping or self.step % recipe.checkpoint_every == 0 or self.best is not best:
                 self._save()
             if stopping and not self.done:
-                raise Interrupted(f"stopped at step {self.step} of {recipe.steps}; checkpoint saved in {self.folder}")
+                raise Interrupted(
+                    f"stopped at step {self.step} of {recipe.steps}; checkpoint saved in {self.folder}",
+                    # Another process may have heard it.
+                    self.asked_to_stop or signal.SIGINT,
+                )
         return self._finish(display)
 
     def _length(self) -> int:
@@ -448,7 +458,7 @@ class Run:
         """Stop after this step; at a second SIGINT at once."""
         if self.asked_to_stop and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked_to_stop = True
+        self.asked_to_stop = number
 
 
 def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:

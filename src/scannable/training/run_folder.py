@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import scannable.training.checkpoint as checkpoints
 from scannable.storage.configuration import from_plain
 from scannable.storage.model_file import build_model
@@ -41,7 +43,9 @@ def load_result(folder: Path) -> dict[str, Any] | None:
         raise TrainingError(f"{path} is damaged: {error}; delete it, and resume the run to write it anew") from error
 
 
-def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], Any]:
+def load_trained(
+    folder: Path, *, best: bool = True, device: str | torch.device = "cpu"
+) -> tuple[Recipe[Any, Any], Any]:
     """A run's recipe and its model, with the best weights (averaged, if the run averages) or the newest."""
     recipe = load_recipe(folder)
     place = folder / "checkpoints"
@@ -61,7 +65,7 @@ def load_trained(folder: Path, *, best: bool = True) -> tuple[Recipe[Any, Any], 
         model.load_state_dict(checkpoint.model)
         if checkpoint.average:
             model.load_state_dict(checkpoint.average, strict=False)
-        return recipe, model.eval()
+        return recipe, model.to(device).eval()
     raise TrainingError(f"{folder} has no checkpoint yet")
 
 
