@@ -93,7 +93,7 @@ class Laboratory:
                     self.console.print(f"{self.name}: {name} has diverged; {error}", highlight=False, soft_wrap=True)
                 if run.asked_to_stop:
                     # The signal came too late for this run to stop; it is meant for all of them.
-                    raise Interrupted(f"{name} has come to its end")
+                    raise Interrupted(f"{name} has come to its end", run.asked_to_stop)
         else:
             diverged = self._train_in_processes(todo, may_diverge)
         trained: dict[str, Trained] = {}
@@ -210,7 +210,7 @@ class Laboratory:
         if asked.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
         if stopping or asked:
-            raise Interrupted("every run has saved itself")
+            raise Interrupted("every run has saved itself", *asked[:1])
         return diverged
 
     def _failure(self, name: str, code: int) -> str:
