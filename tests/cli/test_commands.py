@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 
-from scannable.cli.main import main
+import scannable as sc
+from scannable.cli.demo import train_and_stream
+from scannable.cli.main import GROUPS, main
+from scannable.experiments import streaming
 from scannable.recipes import recipe_named
+from scannable.storage.configuration import ConfigurationError
+from scannable.training.loop import Run
 from scannable.training.recipe import Curriculum, Evaluation
-from scannable.training.run_folder import TrainingError
 
 TINY = [
     "--steps", "4", "--model.width", "16", "--batch-tokens", "64", "--evaluation.every", "2", "--evaluation.samples", "8",
@@ -74,7 +81,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = really("train", "demo", *TINY, "--out", folder)
     assert done.returncode == 0, done.stderr
     assert "step 2: length 4, validation loss " in done.stdout and "length 8: test loss " in done.stdout
-    assert f"parameters, 4 steps; written to {folder}" in done.stdout.replace("\n", "") and not done.stderr
+    assert done.stdout.endswith(f" parameters, 4 steps; best validation loss at step 4; written to {folder}\n")
+    assert not done.stderr
     return folder
 
 
@@ -93,19 +101,36 @@ def assert_one_line(ended: Ended, expected: str) -> None:
 def test_help_names_the_commands(scannable: Command) -> None:
     ended = scannable("--help")
     assert ended.code == 0
-    for command in ("demo", "recipes", "train", "eval", "generate", "verify", "plot", "zoo"):
-        assert f"• {command} " in ended.said
-    assert "--debug shows where an error comes from" in ended.said
+    for command in ("demo", "recipes", "train", "eval", "generate", "verify", "plot", "zoo", "reproduce"):
+        assert f"\n  {command} " in ended.said
+    assert "--debug     show where an error comes from" in ended.said
+    # For a terminal of 80 columns.
+    assert max(map(len, ended.said.splitlines())) <= 80
+    assert scannable("-h") == ended and scannable() == replace(ended, code=2)
+
+
+def test_the_version_is_the_packages(scannable: Command) -> None:
+    assert scannable("--version") == Ended(0, f"scannable {sc.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [c for group in GROUPS.values() for c in group])
+def test_the_help_of_a_command_begins_with_its_line_in_the_list_and_has_an_example(
+    command: str, scannable: Command
+) -> None:
+    (line,) = [line for line in scannable("--help").said.splitlines() if line.startswith(f"  {command} ")]
+    ended = scannable(command, *(["s5"] if command == "train" else []), "--help")
+    assert ended.code == 0 and f"    scannable {command}" in ended.said
+    assert command == "train" or line.split(maxsplit=1)[1] in ended.words
 
 
 @pytest.mark.parametrize(
     ("command", "sentences"),
     [
         ("demo", ["--out PATH", "folder for the report"]),
-        ("eval", ["[EVAL OPTIONS] PATH", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}"]),
-        ("generate", ["[GENERATE OPTIONS] PATH", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest"]),
-        ("verify", ["PATH", "--length INT", "tokens to check on"]),
-        ("plot", ["[PATH [PATH ...]]", "folders of the runs", "--out PATH"]),
+        ("eval", ["[OPTIONS] RUN", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}", "--device STR"]),
+        ("generate", ["[OPTIONS] RUN", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
+        ("verify", ["RUN", "--length INT", "tokens to check on", "--device STR"]),
+        ("plot", ["RUN [RUN ...]", "folders of the runs", "--out PATH"]),
         ("zoo", ["--width INT", "--heads INT", "--length INT"]),
     ],
 )  # fmt: skip
@@ -121,8 +146,11 @@ def test_the_help_of_train_lists_the_recipes_and_says_how_to_go_on(scannable: Co
     assert ended.code == 0
     assert ended.said.startswith("usage: scannable train RECIPE [--out FOLDER] [--resume] [--FIELD VALUE ...]")
     assert "\ns5              The paper's state tracking over S5" in ended.said
-    assert "scannable train demo --help lists the fields of a recipe." in ended.said
+    assert "scannable train RECIPE --help lists the fields of a recipe." in ended.said
+    assert "\n  scannable train s5 --model.width 64" in ended.said
     assert scannable("train") == replace(ended, code=2)
+    late = scannable("train", "--steps", 3, "s5")
+    assert late.code == 2 and late.error == "scannable: the recipe comes first, before --steps\n"
 
 
 def test_the_help_of_a_recipe_has_every_field_with_its_value_and_meaning(scannable: Command) -> None:
@@ -145,7 +173,7 @@ def test_the_help_of_a_recipe_has_every_field_with_its_value_and_meaning(scannab
 def test_recipes_and_rows_are_listed(scannable: Command) -> None:
     ended = scannable("recipes")
     names = [line.split()[0] for line in ended.said.splitlines()]
-    assert ended.code == 0 and names == ["demo", "s5", "mqar", "stdlib", "stdlib-mamba"]
+    assert ended.code == 0 and names == ["demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba"]
     ended = scannable("zoo", "--width", 16, "--heads", 2, "--length", 32)
     assert ended.code == 0 and "One layer of width 16 with 2 heads, after 32 tokens" in ended.said
     assert {"gated_deltanet", "mamba", "lstm"} <= {line.split()[0] for line in ended.said.splitlines() if line}
@@ -183,11 +211,7 @@ def test_the_demo_shows_both_scans_equal_and_streams_a_model(
     with (tmp_path / "streaming.csv").open() as file:
         assert [int(row["n"]) for row in csv.DictReader(file)] == [1, 3, 7, 15, 31, 63, 127, 255]  # 64 times 4
     # And once more in the same place, the part that trains.
-    from rich.console import Console
-
-    from scannable.cli.demo import train_and_stream
-
-    train_and_stream(tmp_path, Console(quiet=True))
+    train_and_stream(tmp_path, Console(quiet=True), torch.device("cpu"))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 3
 
 
@@ -240,12 +264,14 @@ def test_a_changed_configuration_needs_force(tmp_path: Path, trained: Path, scan
 def test_a_run_is_measured(trained: Path, scannable: Command) -> None:
     ended = scannable("eval", trained, "--lengths", 4, 9, "--samples", 8)
     assert ended.code == 0
-    head, *rows = [line.split() for line in ended.said.splitlines()]
+    weights, *lines = ended.said.splitlines()
+    assert weights == f"{trained}: its best weights, on the test split"
+    head, *rows = [line.split() for line in lines]
     assert head == ["length", "samples", "loss", "perplexity", "error", "bits/byte"]
     assert [row[:2] for row in rows] == [["4", "8"], ["9", "8"]] and all(row[5] == "-" for row in rows)
     assert all(float(row[2]) > 0 and 0 <= float(row[4].rstrip("%")) <= 100 for row in rows)
     ended = scannable("eval", trained, "--split", "validation")
-    assert ended.said.splitlines()[1].split()[:2] == ["4", "256"]
+    assert ended.said.splitlines()[2].split()[:2] == ["4", "256"]
 
 
 def test_a_run_is_verified(trained: Path, scannable: Command) -> None:
@@ -304,7 +330,7 @@ def test_text_is_learned_and_generated(
     assert ended.code == 0, ended.error
     assert (tmp_path / "cache" / "scannable").is_dir()
     ended = scannable("eval", run, "--lengths", 16)
-    assert ended.code == 0 and float(ended.said.splitlines()[1].split()[-1]) > 0  # bits a byte
+    assert ended.code == 0 and float(ended.said.splitlines()[2].split()[-1]) > 0  # bits a byte
     ended = scannable("generate", run, "--prompt", "the c", "--tokens", 12)
     # Byte by byte it may be half a character, but it can be printed.
     assert ended.code == 0 and ended.said.endswith("\n") and ended.said.encode()
@@ -318,7 +344,7 @@ def test_text_is_learned_and_generated(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["train", "dmo"], "there is no recipe 'dmo'; did you mean 'demo'? known: demo, s5, mqar"),
+        (["train", "dmo"], "there is no recipe 'dmo'; did you mean 'demo'? known: demo, s5, s5-plain, mqar"),
         (["train", "demo", "--steps", "0"], "steps=0 must be above 0"),
         (["train", "demo", "--steps", "1" + "0" * 30], "is out of the range of 64 bits"),
         (["train", "demo", "--task.group", "S3"], "the task has 6 tokens, the model only 5; set --model.vocab-size 6"),
@@ -332,12 +358,17 @@ def test_text_is_learned_and_generated(
         (["train", "mqar", "--evaluation.lengths", "8"], "length=8 is too short for pairs=8"),
         (["train", "demo", "--curriculum.lengths", "1"], "which holds too few sequences of length 1 or none"),
         (["demo", "--out", "file/inside"], "Not a directory: 'file/inside"),
-        (["eval", "nowhere"], "nowhere holds no run: config.json is missing"),
-        (["generate", "nowhere"], "nowhere holds no run"),
-        (["verify", "nowhere"], "nowhere holds no run"),
-        (["plot", "nowhere"], "nowhere holds no run: metrics.jsonl is missing"),
+        (["eval", "nowhere"], "there is no folder nowhere; give the folder of a run, such as runs/s5"),
+        (["generate", "nowhere"], "there is no folder nowhere"),
+        (["verify", "nowhere"], "there is no folder nowhere"),
+        (["plot", "nowhere"], "there is no folder nowhere"),
+        (["plot", "empty"], "empty holds no run: config.json is missing"),
         (["plot"], "no run to draw; give one folder or several"),
-        (["eval", "empty"], "empty holds no run"),
+        (["eval", "empty"], "empty holds no run: config.json is missing; `scannable train` makes one"),
+        (["eval", "file"], "there is no folder file"),
+        (["zoo", "--length", "0"], "length=0 must be above 0"),
+        (["zoo", "--width", "-64"], "width=-64 must be above 0"),
+        (["zoo", "--length", "1000000000000"], "a layer of width 256 over 1,000,000,000,000 tokens takes"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_way_out(
@@ -361,11 +392,14 @@ def test_a_mistake_is_one_line_with_the_way_out(
         (["eval", "--lengths", "1000000000000"], "a batch of 1 x 1,000,000,000,000 tokens takes"),
         (["generate", "--prompt", "hello"], "prompt 'hello' is no list of tokens"),
         (["generate", "--prompt", "0 9"], "token 9 is outside the vocabulary of 5"),
-        (["generate", "--tokens", "-1"], "max_new_tokens=-1 must not be negative"),
+        (["generate", "--tokens", "-1"], "tokens=-1 must be 0 or above"),
         (["generate", "--temperature", "nan"], "temperature=nan must be 0 (the likeliest token) or above"),
-        (["generate", "--top-k", "0"], "top_k=0 leaves nothing to choose from"),
-        (["verify", "--length", "0"], "length=0 must be a whole number of at least 1"),
-        (["verify", "--batch", "0"], "must be a whole number of at least 1"),
+        (["generate", "--top-k", "0"], "top_k=0 must be above 0"),
+        (["generate", "--seed", "-1"], "seed=-1 must be a whole number from 0 to 2^63 - 1"),
+        (["verify", "--length", "0"], "length=0 must be above 0"),
+        (["verify", "--batch", "-3"], "batch=-3 must be above 0"),
+        (["verify", "--length", "1000000000000"], "outputs for 2 x 1,000,000,000,000 tokens take"),
+        (["verify", "--batch", "1000000000000"], "choose a smaller length or batch"),
         (["plot", "--out", "picture.nonesuch"], "nonesuch"),
     ],
 )
@@ -379,8 +413,8 @@ def test_a_mistake_about_a_run_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "Expected one of {demo, recipes, train, eval, generate, verify, plot, zoo, reproduce}"),
-        (["dmeo"], "Available subcommands: demo, recipes, train"),
+        (["dmeo"], "there is no command 'dmeo'; did you mean 'demo'? known: demo, zoo, recipes, train"),
+        (["--help-me"], "there is no command '--help-me'"),
         (["eval"], "folder of the run"),
         (["eval", "run", "--split", "tset"], "invalid choice 'tset' for argument '--split'"),
         (["train", "demo", "--model.widht", "3"], "Perhaps you meant: --model.width"),
@@ -458,10 +492,10 @@ def test_a_damaged_run_goes_on_from_the_checkpoint_before(tmp_path: Path, traine
 
 def test_debug_shows_where_an_error_comes_from(tmp_path: Path, scannable: Command) -> None:
     for arguments in (["--debug", "eval", tmp_path], ["eval", tmp_path, "--debug"]):
-        with pytest.raises(TrainingError, match="holds no run"):
+        with pytest.raises(ConfigurationError, match="holds no run"):
             scannable(*arguments)
     done = really("eval", tmp_path, "--debug")
-    assert done.returncode == 1 and done.stderr.startswith("Traceback") and "TrainingError" in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("Traceback") and "ConfigurationError" in done.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
@@ -474,7 +508,7 @@ def test_ctrl_c_is_no_traceback(scannable: Command, monkeypatch: pytest.MonkeyPa
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scannable.cli.commands.table", interrupted)
+    monkeypatch.setattr("scannable.cli.layer_costs.table", interrupted)
     ended = scannable("zoo")
     assert ended.code == 130 and not ended.error
 
@@ -483,3 +517,52 @@ def test_a_missing_extra_says_what_to_install() -> None:
     code = "import sys; sys.modules['tyro'] = None; from scannable.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "pip install 'scannable[train,plot]'" in done.stderr
+
+
+# Devices, and being stopped.
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval", "RUN", "--samples", 8],
+        ["generate", "RUN", "--tokens", 3],
+        ["verify", "RUN", "--length", 20],
+        ["train", "demo", *TINY, "--out", "NEW"],
+        ["reproduce", "s5", "--profile", "smoke", "--out", "OUT", "--runs", "RUNS"],
+        ["demo", "--out", "DEMO"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_command_that_runs_a_model_takes_a_device(
+    arguments: list[object], trained: Path, tmp_path: Path, scannable: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is not there is refused before anything is trained."""
+    monkeypatch.chdir(tmp_path)
+    given = [trained if argument == "RUN" else argument for argument in arguments]
+    device = f"cuda:{torch.cuda.device_count()}"
+    assert_one_line(scannable(*given, "--device", device), f"device='{device}' is not there, or torch ")
+    assert not list(tmp_path.rglob("config.json"))
+    if arguments[0] in ("eval", "generate", "verify", "train"):
+        there = "cuda" if torch.cuda.is_available() else "cpu"
+        assert scannable(*given, "--device", there).code == 0
+
+
+@pytest.mark.parametrize("moment", ["train", "stream"])
+def test_ctrl_c_ends_the_demo_with_130(
+    moment: str, tmp_path: Path, scannable: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it trains, when the run saves itself first, and after."""
+    short = replace(recipe_named("demo"), steps=3, evaluation=Evaluation(every=1, samples=4))
+    monkeypatch.setattr("scannable.cli.demo.demo_recipe", lambda: short)
+    monkeypatch.setattr("scannable.cli.demo.show_the_scan", lambda *given: None)
+    holder, name = (Run, "score") if moment == "train" else (streaming, "report")
+    whole = getattr(holder, name)
+
+    def signalled(*given: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return whole(*given, **options)
+
+    monkeypatch.setattr(holder, name, signalled)
+    ended = scannable("demo", "--out", tmp_path)
+    assert ended.code == 130 and not ended.error

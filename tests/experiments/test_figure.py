@@ -119,7 +119,7 @@ def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mam
     losses = {language_modelling.psm_name(c): 3 + 1 / c for c in use.chunks} | {
         "gpt2": 3.1,
         "mamba": 3.2,
-        language_modelling.LONGER: 2.9,
+        language_modelling.PSM_LONGER: 2.9,
     }
     rows = [outcome(name, 512, loss=loss) for name, loss in losses.items()]
     perplexities = {row.model: row.perplexity for row in rows}
@@ -131,7 +131,7 @@ def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mam
         [32, 64, 128, 256],
         [perplexities[f"psm-{c}"] for c in use.chunks],
     )
-    assert curves[longer] == ([256], [perplexities[language_modelling.LONGER]])
+    assert curves[longer] == ([256], [perplexities[language_modelling.PSM_LONGER]])
     for name, title in ((language_modelling.GPT2, gpt2), (language_modelling.MAMBA, "Mamba")):
         assert set(curves[title][1]) == {perplexities[name]}
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,7 +12,10 @@ from rich.console import Console
 
 from scannable.experiments import language_modelling, recall, state_tracking
 from scannable.experiments.laboratory import Laboratory, at_rate
+from scannable.experiments.language_profiles import text_task
+from scannable.experiments.profile import Profile
 from scannable.storage.model_file import build_model
+from scannable.tasks.text import TextTask
 from scannable.training.limits import _WithoutValues
 from scannable.training.loop import Run
 from scannable.training.recipe import Recipe
@@ -90,6 +93,14 @@ def test_the_longer_context_has_as_many_tokens_a_step_and_as_many_operations_in_
         ]
         assert longer.steps < recipe.steps
         assert work[1] == pytest.approx(work[0], rel=1e-3)
+
+
+def test_the_text_is_the_one_that_is_given_and_else_the_profiles() -> None:
+    assert text_task("paper", None, None).data == "Salesforce/wikitext:wikitext-103-raw-v1"
+    assert text_task("laptop", None, None).data == text_task("smoke", None, None).data == "stdlib"
+    for profile in get_args(Profile):
+        assert text_task(profile, "stdlib", None).data == "stdlib"
+        assert text_task(profile, "a/folder", "bytes") == TextTask("a/folder", "bytes")
 
 
 def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:

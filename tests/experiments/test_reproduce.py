@@ -14,8 +14,9 @@ import pytest
 
 from scannable.cli.main import main
 from scannable.experiments import language_modelling, recall, state_tracking
-from scannable.experiments.laboratory import Laboratory, Profile
-from scannable.experiments.reproduce import ABOUT, Name, named, profile_named
+from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.profile import Profile, profile_named
+from scannable.experiments.reproduce import ABOUT, Name, named
 from scannable.storage.configuration import from_plain
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import load_recipe, load_result
@@ -182,7 +183,7 @@ def assert_same_samples(left: Left) -> None:
             replace(recipe, model=one.model, optimizer=one.optimizer)
             for one in list(part.values())[:1]
             for name, recipe in part.items()
-            if name.rsplit("-", 1)[0] != state_tracking.HELPED and name != language_modelling.LONGER
+            if name.rsplit("-", 1)[0] != state_tracking.HELPED and name != language_modelling.PSM_LONGER
         ]
         assert all(recipe == plain[0] for recipe in plain)
     most = max(recipe.steps for recipe in recipes.values())
@@ -268,10 +269,12 @@ def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: py
     check(left, f"scannable reproduce wikitext --profile smoke --data {book} --tokenizer bytes")
     assert (tmp_path / "cache" / "scannable").is_dir()
     final = [row for row in left.rows if row["part"] == "final"]
-    (tokens,) = {int(row["tokens"]) for row in final if row["model"] != language_modelling.LONGER}
+    (tokens,) = {int(row["tokens"]) for row in final if row["model"] != language_modelling.PSM_LONGER}
     # A longer window costs more a token.
     assert (
-        0.5 * tokens < next(int(row["tokens"]) for row in final if row["model"] == language_modelling.LONGER) < tokens
+        0.5 * tokens
+        < next(int(row["tokens"]) for row in final if row["model"] == language_modelling.PSM_LONGER)
+        < tokens
     )
     # Every token of the test split but the first is scored, in windows of 64 or of 256.
     tokens = next(iter(left.recipes().values())).task.counts("test").tokens - 1
@@ -317,7 +320,12 @@ def test_the_help_has_every_experiment_and_profile(reproduce: Command) -> None:
         ),
         (
             ["wikitext", "--profile", "smoke", "--out", "out", "--runs", "runs", "--data", "file"],
-            "but a sample of length=64 needs 65",
+            "but a sample of length=256 needs 257",
+        ),
+        (
+            # Before the experiments that come first.
+            ["all", "--profile", "smoke", "--out", "out", "--runs", "runs", "--data", "file"],
+            "but a sample of length=256 needs 257",
         ),
     ],
 )  # fmt: skip
@@ -339,12 +347,13 @@ def test_what_cannot_be_parsed_exits_with_2(arguments: list[str], reproduce: Com
     assert ended.code == 2 and "Traceback" not in ended.error
 
 
-def test_an_interruption_exits_with_130_and_says_how_to_go_on(
-    tmp_path: Path, reproduce: Command, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_exits_with_the_signals_code_and_says_how_to_go_on(
+    tmp_path: Path, reproduce: Command, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
     def interrupted(lab: Laboratory) -> None:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
     monkeypatch.setattr(recall, "run", interrupted)
     ended = reproduce("mqar", *places(tmp_path))
-    assert ended.code == 130 and ended.said.endswith("interrupted; the same command goes on\n") and not ended.error
+    assert ended.code == code and ended.said.endswith("interrupted; the same command goes on\n") and not ended.error

@@ -1,11 +1,15 @@
 """Every recipe makes a run that fits together."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from scannable.recipes import RECIPES, recipe, recipe_named
+from scannable.recipes import RECIPES, about, recipe, recipe_named
 from scannable.storage.configuration import ConfigurationError
 from scannable.storage.model_file import build_model
 from scannable.tasks.text import TextTask
@@ -16,11 +20,10 @@ NAMES = list(RECIPES)
 
 
 def test_the_recipes_are_listed_with_a_line_for_each() -> None:
-    assert {"demo", "s5", "mqar", "stdlib", "stdlib-mamba"} <= set(RECIPES)
-    for name, function in RECIPES.items():
+    assert {"demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba"} <= set(RECIPES)
+    for name in RECIPES:
         assert name == name.lower() and "_" not in name
-        first = (function.__doc__ or "").strip().splitlines()[0]
-        assert first.endswith(".") and 20 < len(first) <= 110, name
+        assert about(name).endswith(".") and 20 < len(about(name)) <= 110, name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,15 +70,48 @@ def test_a_wrong_name_gets_the_nearest_one(typed: str, meant: str) -> None:
 
 @pytest.mark.parametrize("typed", ["", "zzzzzz", "demo " * 1000, "\ud800", "../demo"])
 def test_a_name_like_no_other_gets_the_list(typed: str) -> None:
-    with pytest.raises(ConfigurationError, match="known: demo, s5, mqar, stdlib, stdlib-mamba"):
+    with pytest.raises(ConfigurationError, match="known: demo, s5, s5-plain, mqar, stdlib, stdlib-mamba"):
         recipe_named(typed)
 
 
 def test_a_recipe_of_ones_own_is_found_under_its_name_with_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scannable.recipes.RECIPES", dict(RECIPES))
+    monkeypatch.setattr("scannable.recipes.catalogue.RECIPES", dict(RECIPES))
 
     @recipe
     def my_own_recipe() -> Recipe[Any, Any]:
         return recipe_named("demo")
 
     assert recipe_named("my-own-recipe") == recipe_named("demo")
+
+
+def test_all_recipes_are_made_without_torch() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'matplotlib', 'transformers', 'tokenizers')))\n"
+        "from scannable.recipes import all_recipes, recipe_named\n"
+        "print(*(recipe_named(name).steps for name in all_recipes()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == len(NAMES)
+
+
+def test_an_installed_package_brings_recipes(tmp_path: Path) -> None:
+    """Through the entry points, as pip leaves them; nobody has to import the package."""
+    (tmp_path / "bringing.py").write_text(
+        "from scannable.recipes import demo, recipe\n"
+        "@recipe\ndef brought_along():\n    'Sums, brought by another package.'\n    return demo()\n"
+    )
+    about = tmp_path / "bringing-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bringing\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[scannable.plugins]\nbringing = bringing\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+    def scannable(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "scannable", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert "brought-along   Sums, brought by another package." in scannable("recipes").stdout.splitlines()
+    done = scannable("train", "brought-along", "--help")
+    assert done.returncode == 0 and "Sums, brought by another package." in done.stdout
+    assert "brought-along" in scannable("train", "nonesuch").stderr

@@ -73,7 +73,7 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_says_what_to_do(
     assert [tried for tried, _ in tally.rows.values()] == [1, 1, 1]
 
 
-def test_a_signal_saves_and_exits_with_0_and_a_second_one_stops_at_once(
+def test_a_signal_saves_and_exits_with_its_code_and_a_second_one_stops_at_once(
     tmp_path: Path, reference: tuple[Path, float], tally: Any
 ) -> None:
     faults.signals(tmp_path, reference[0], tally, (signal.SIGTERM,), twice=True)

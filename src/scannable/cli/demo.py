@@ -23,19 +23,19 @@ def bracket(older: str, newer: str) -> str:
     return f"({older}{newer})"
 
 
-def run(folder: Path, console: Console) -> None:
+def run(folder: Path, console: Console, device: torch.device) -> None:
     """One tree, walked both ways; then a model that is trained on it in parallel and streamed far beyond."""
     show_the_scan(folder, console)
     threads = torch.get_num_threads()
     # So small a model is hardly faster with more, and many times slower as soon as anything else runs beside it.
     torch.set_num_threads(1)
     try:
-        train_and_stream(folder, console)
+        train_and_stream(folder, console, device)
     finally:
         torch.set_num_threads(threads)
 
 
-def train_and_stream(folder: Path, console: Console) -> None:
+def train_and_stream(folder: Path, console: Console, device: torch.device) -> None:
     """Train the demo's recipe, check that the model is one function, and stream it to 64 times its training length."""
     recipe = demo_recipe()
     trained = recipe.curriculum.lengths[-1]
@@ -47,10 +47,11 @@ def train_and_stream(folder: Path, console: Console) -> None:
     place = folder / "run"
     if place.exists():
         shutil.rmtree(place)
-    Run(recipe, place, console=console).train()
-    _, model = load_trained(place)
+    Run(recipe, place, console=console, device=device).train()
+    model = load_trained(place, device=device).model
     console.rule("[bold]One function")
-    report = verify_duality(model, recipe.task.batch("test", range(2), 100).tokens, dtype=torch.float64)
+    tokens = recipe.task.batch("test", range(2), 100).tokens.to(device)
+    report = verify_duality(model, tokens, dtype=torch.float64)
     console.print(str(report), highlight=False)
     console.rule("[bold]Streamed token by token")
     with console.status("streaming"):

@@ -6,6 +6,8 @@ import torch
 
 from scannable.layers import LAYERS
 from scannable.spd.counters import CountedWork
+from scannable.storage.configuration import ConfigurationError
+from scannable.training.limits import memory_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,16 @@ def rows(width: int = 256, heads: int = 4, length: int = 1024) -> list[LayerCost
             )
         )
     return facts
+
+
+def check_fits(width: int, length: int) -> None:
+    """Refuse a sequence that does not fit with its outputs."""
+    needed, limit = 2 * 4 * width * length, memory_of("cpu")
+    if needed > limit:
+        raise ConfigurationError(
+            f"a layer of width {width:,} over {length:,} tokens takes {needed / 1e9:,.1f} GB or more, and there are "
+            f"{limit / 1e9:,.1f} GB; choose a smaller width or length"
+        )
 
 
 def table(width: int = 256, heads: int = 4, length: int = 1024) -> str:

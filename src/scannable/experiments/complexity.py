@@ -19,8 +19,9 @@ from scannable.baselines import GPT2Baseline, GPT2BaselineConfig
 from scannable.experiments import scan_cost
 from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.growth import NEGLIGIBLE, growth
-from scannable.experiments.laboratory import Laboratory, Profile
+from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.predicted_cost import Prediction, predict
+from scannable.experiments.profile import Profile
 from scannable.layers import LAYERS
 from scannable.models.lm import ZooLM
 from scannable.models.lm_config import ZooConfig

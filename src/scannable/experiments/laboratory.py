@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
 from scannable.experiments.figure import save_json
+from scannable.experiments.profile import Profile
 from scannable.experiments.worker import DIVERGED
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.training.logging import read_metrics
@@ -21,8 +22,6 @@ from scannable.training.loop import DivergedError, Interrupted, Run
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, load_recipe, load_result
 from scannable.training.signals import signals
-
-Profile = Literal["smoke", "laptop", "paper"]
 
 EVERY = 60.0
 """Seconds between two lines about what is being trained."""
@@ -65,8 +64,8 @@ class Laboratory:
     workers: int = 1
     """Runs that are trained at once, each in a process of its own; 1 trains them here, one after the other."""
     device: str = "cpu"
-    data: str = "stdlib"
-    """The text that language models are trained on, as `TextTask.data` names it."""
+    data: str | None = None
+    """The text that language models are trained on, as `TextTask.data` names it; the profile's own, unless told."""
     tokenizer: str | None = None
     """Of that text; the profile's own, unless told."""
 
@@ -94,7 +93,7 @@ class Laboratory:
                     self.console.print(f"{self.name}: {name} has diverged; {error}", highlight=False, soft_wrap=True)
                 if run.asked_to_stop:
                     # The signal came too late for this run to stop; it is meant for all of them.
-                    raise Interrupted(f"{name} has come to its end")
+                    raise Interrupted(f"{name} has come to its end", run.asked_to_stop)
         else:
             diverged = self._train_in_processes(todo, may_diverge)
         trained: dict[str, Trained] = {}
@@ -129,10 +128,10 @@ class Laboratory:
         folder = self.runs / name
         if not (folder / "result.json").exists() and not checkpoints.steps(folder / "checkpoints"):
             # Nothing is lost, whatever was meant to be trained here.
-            save_json(to_plain(recipe), folder / "config.json")
+            write_config(folder, recipe)
             return
         try:
-            changed = differences(to_plain(load_recipe(folder)), to_plain(recipe))
+            changed = differences(to_plain(load_recipe(folder)), to_plain(pinned(recipe, folder)))
         except ConfigurationError as error:
             changed = [str(error)]
         if changed:
@@ -211,7 +210,7 @@ class Laboratory:
         if asked.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
         if stopping or asked:
-            raise Interrupted("every run has saved itself")
+            raise Interrupted("every run has saved itself", *asked[:1])
         return diverged
 
     def _failure(self, name: str, code: int) -> str:

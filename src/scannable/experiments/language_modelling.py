@@ -1,7 +1,7 @@
 """Fig. "wikitext chunk": perplexity of language models against the chunk length, every token scored."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,39 +10,19 @@ from matplotlib.figure import Figure
 
 from scannable.baselines import GPT2BaselineConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
-from scannable.experiments.laboratory import Laboratory, Profile, at_rate
+from scannable.experiments.laboratory import Laboratory, at_rate
+from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes, text_task
+from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, Spread, best_rate, run_scores, sweep_table
 from scannable.models.lm_config import ZooConfig
-from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.language_modelling import stdlib
 from scannable.spd.counters import CountedWork
 from scannable.storage.model_file import build_model
-from scannable.tasks.text import TextTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
-GPT2, MAMBA, LONGER = "gpt2", "mamba", "psm-longer"
+GPT2, MAMBA, PSM_LONGER = "gpt2", "mamba", "psm-longer"
 PAPER = {32: 24.12, 256: 22.45, GPT2: 22.28, MAMBA: 24.7}
 """Perplexities on WikiText-103 that the paper gives in numbers."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a profile scales."""
-
-    width: int
-    heads: int
-    layers: int
-    """Of GPT-2; Transformer-PSM has one of them in Agg and the others in Inf."""
-    mamba_layers: int
-    context: int
-    chunks: tuple[int, ...]
-    dropout: float = 0.0
-
-
-SIZES: dict[Profile, Sizes] = {
-    "smoke": Sizes(16, 2, 2, 2, 64, (8, 16, 32)),
-    "laptop": Sizes(64, 2, 4, 7, 512, (32, 64, 128, 256)),
-    "paper": Sizes(768, 12, 12, 24, 512, (32, 64, 128, 256), dropout=0.1),
-}
 
 
 def psm_name(chunk_length: int) -> str:
@@ -52,15 +32,13 @@ def psm_name(chunk_length: int) -> str:
 def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
     """The configurations of all models, of about equal size."""
     use = SIZES[profile]
-    # Runs are short here, and tokens find the one before them much sooner so.
     sinusoids = profile != "paper"
-    psm = TransformerPSMConfig(
-        vocab_size,
-        use.width,
-        agg_layers=1,
+    psm = replace(
+        stdlib().model,
+        vocab_size=vocab_size,
+        width=use.width,
         inf_layers=use.layers - 1,
         heads=use.heads,
-        tie_weights=True,
         dropout=use.dropout,
         sinusoids=sinusoids,
     )
@@ -85,14 +63,12 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
 
 def recipe(lab: Laboratory) -> tuple[Recipe[Any, Any], tuple[float, ...], int]:
     """The recipe of all models, the learning rates of the sweep, and the steps of its short runs."""
-    use = SIZES[lab.profile]
+    use, task = SIZES[lab.profile], text_task(lab.profile, lab.data, lab.tokenizer)
+    gpt2 = models(lab.profile, task.vocab_size)[GPT2]
     if lab.profile == "paper":
-        data = "Salesforce/wikitext:wikitext-103-raw-v1" if lab.data == "stdlib" else lab.data
-        # GPT-2's own tokenizer where its folder is at hand; else one of the same size, trained on the text.
-        task = TextTask(data, lab.tokenizer or "bpe", 50_257 if lab.tokenizer is None else None)
         epoch = max(1, task.counts("train").tokens // (64 * use.context))
         whole = Recipe(
-            models("paper", task.vocab_size)[GPT2],
+            gpt2,
             task,
             steps=20 * epoch,
             batch_samples=64,
@@ -102,19 +78,20 @@ def recipe(lab: Laboratory) -> tuple[Recipe[Any, Any], tuple[float, ...], int]:
             checkpoint_every=epoch,
         )
         return whole, (1e-4, 3e-4, 1e-3), 2 * epoch
-    smoke = lab.profile == "smoke"
-    task = TextTask(lab.data, lab.tokenizer or "bytes")
-    whole = Recipe(
-        models(lab.profile, task.vocab_size)[GPT2],
-        task,
-        steps=20 if smoke else 2400,
-        batch_tokens=512 if smoke else 2048,
-        optimizer=Optimizer(1e-3, weight_decay=0.1, warmup=5 if smoke else 100),
+    rates = (2e-3, 4e-3, 8e-3, 1.6e-2)
+    whole = replace(stdlib(), model=gpt2, task=task)
+    if lab.profile == "laptop":
+        return whole, rates, 400
+    whole = replace(
+        whole,
+        steps=20,
+        batch_tokens=512,
+        optimizer=replace(whole.optimizer, warmup=5),
         curriculum=Curriculum((use.context,)),
-        evaluation=Evaluation(every=10 if smoke else 400, samples=8 if smoke else 128),
-        checkpoint_every=10 if smoke else 400,
+        evaluation=Evaluation(every=10, samples=8),
+        checkpoint_every=10,
     )
-    return whole, (2e-3, 4e-3, 8e-3, 1.6e-2), 10 if smoke else 400
+    return whole, rates, 10
 
 
 @torch.no_grad()
@@ -129,10 +106,23 @@ def work_per_token(model: Any, length: int) -> float:
 def longer(recipe: Recipe[Any, Any]) -> Recipe[Any, Any]:
     """The same in windows four times as long, with as many tokens a step, in as many steps as cost the same."""
     (length,) = recipe.curriculum.lengths
-    ratio = work_per_token(recipe.model, length) / work_per_token(recipe.model, 4 * length)
-    samples = recipe.batch_samples and recipe.batch_samples // 4
+    ratio = work_per_token(recipe.model, length) / work_per_token(recipe.model, LONGER * length)
+    samples = recipe.batch_samples and recipe.batch_samples // LONGER
     steps = round(ratio * recipe.steps)
-    return replace(recipe, curriculum=Curriculum((4 * length,)), batch_samples=samples, steps=steps)
+    return replace(recipe, curriculum=Curriculum((LONGER * length,)), batch_samples=samples, steps=steps)
+
+
+def final_recipes(whole: Recipe[Any, Any], profile: Profile, best: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+    """The runs of the figure, but for the one with longer windows; chunk lengths share the rate of the middle one."""
+    return {
+        name: at_rate(whole, model)(best.get(name, best[middle_psm(profile)]))
+        for name, model in models(profile, whole.task.vocab_size).items()
+    }
+
+
+def middle_psm(profile: Profile) -> str:
+    chunks = SIZES[profile].chunks
+    return psm_name(chunks[len(chunks) // 2])
 
 
 def run(lab: Laboratory) -> None:
@@ -140,15 +130,16 @@ def run(lab: Laboratory) -> None:
     whole, rates, sweep_steps = recipe(lab)
     configurations = models(lab.profile, whole.task.vocab_size)
     use = SIZES[lab.profile]
-    # Chunk lengths share the learning rate of the middle one.
-    middle = psm_name(use.chunks[len(use.chunks) // 2])
     swept = lab.sweep(
-        {name: at_rate(replace(whole, steps=sweep_steps), configurations[name]) for name in (middle, GPT2, MAMBA)},
+        {
+            name: at_rate(replace(whole, steps=sweep_steps), configurations[name])
+            for name in (middle_psm(lab.profile), GPT2, MAMBA)
+        },
         rates,
     )
     best = {name: best_rate(runs) for name, runs in swept.items()}
-    final = {name: at_rate(whole, model)(best.get(name, best[middle])) for name, model in configurations.items()}
-    final[LONGER] = longer(final[psm_name(use.chunks[-1])])
+    final = final_recipes(whole, lab.profile, best)
+    final[PSM_LONGER] = longer(final[psm_name(use.chunks[-1])])
     trained = lab.train(final)
     rows = [row for name, runs in swept.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
     rows += [row for name in final for row in run_scores(trained[name], name, "final")]
@@ -169,8 +160,8 @@ def draw(rows: list[RunScore], use: Sizes) -> Figure:
     found = [perplexity(rows, psm_name(c)) for c in use.chunks]
     axes.plot(use.chunks, found, "o-", color="C0", label=f"Transformer-PSM, trained at {use.context}")
     axes.plot(
-        [use.chunks[-1]], [perplexity(rows, LONGER)], "*", color="C0", markersize=12,
-        label=f"the same at {4 * use.context:,} for the same compute",
+        [use.chunks[-1]], [perplexity(rows, PSM_LONGER)], "*", color="C0", markersize=12,
+        label=f"the same at {LONGER * use.context:,} for the same compute",
     )  # fmt: skip
     axes.axhline(perplexity(rows, GPT2), color="C2", linestyle="-.", label=f"GPT-2, context {use.context}")
     axes.axhline(perplexity(rows, MAMBA), color="C4", linestyle=":", label="Mamba")
@@ -191,7 +182,7 @@ def _page(
     final = {row.model: row for row in rows if row.part == "final"}
     reference = final[GPT2].perplexity
     titles = {psm_name(c): f"Transformer-PSM, c = {c}" for c in use.chunks}
-    titles |= {LONGER: f"Transformer-PSM, c = {use.chunks[-1]}, context {4 * use.context:,}"}
+    titles |= {PSM_LONGER: f"Transformer-PSM, c = {use.chunks[-1]}, context {LONGER * use.context:,}"}
     titles |= {GPT2: f"GPT-2, context {use.context}", MAMBA: "Mamba"}
     paper = {psm_name(c): PAPER.get(c, "") for c in use.chunks} | {GPT2: PAPER[GPT2], MAMBA: PAPER[MAMBA]}
     lines = [
@@ -211,7 +202,7 @@ def _page(
     measured = [final[psm_name(c)].perplexity for c in use.chunks]
     falls = all(later < earlier for earlier, later in pairwise(measured))
     gap = measured[-1] / reference - 1
-    other = f" --data {lab.data}" if lab.data != "stdlib" else ""
+    other = f" --data {lab.data}" if lab.data is not None else ""
     other += f" --tokenizer {lab.tokenizer}" if lab.tokenizer else ""
     save_page(
         lab.results,
@@ -237,8 +228,8 @@ def _page(
         ),
         f"Perplexity {'falls' if falls else 'does NOT fall'} monotonically with c; at c = {use.chunks[-1]} it is "
         f"{gap:+.2%} from GPT-2's (the paper's: {PAPER[256] / PAPER[GPT2] - 1:+.2%}). Trained at "
-        f"{4 * use.context:,} tokens, with fewer steps so that the operations are as many, Transformer-PSM is "
-        f"{final[LONGER].perplexity / reference - 1:+.2%} from GPT-2. Operations are those of the forward pass, "
+        f"{LONGER * use.context:,} tokens, with fewer steps so that the operations are as many, Transformer-PSM is "
+        f"{final[PSM_LONGER].perplexity / reference - 1:+.2%} from GPT-2. Operations are those of the forward pass, "
         "counted; Inf reads a prefix beside every chunk, which is why Transformer-PSM needs more of them than GPT-2.",
         "## What differs from the paper",
         _differences(lab, use, passes),
@@ -255,9 +246,9 @@ def _differences(lab: Laboratory, use: Sizes, passes: float) -> str:
             "Every token is scored, also the first of each chunk; the tokenizer is trained on the text unless given; "
             "learning rates are swept; Mamba has as many epochs as the others, where the paper's has half of them."
         )
-    chunks = use.context // use.chunks[-1]
+    text, chunks = lab.data or DATA[lab.profile], use.context // use.chunks[-1]
     return (
-        f"- The text is `{lab.data}`, byte by byte unless a tokenizer is given, instead of WikiText-103; perplexities "
+        f"- The text is `{text}`, byte by byte unless a tokenizer is given, instead of WikiText-103; perplexities "
         "are per token and cannot be compared with the paper's, their order can.\n"
         f"- Small models on a CPU: width {use.width}, {use.layers} layers, {passes:.2g} times the tokens of the "
         "training text, one seed.\n"
@@ -267,6 +258,6 @@ def _differences(lab: Laboratory, use: Sizes, passes: float) -> str:
         "- Every token is scored; the paper's code leaves out the first token of each chunk.\n"
         f"- As in the paper a window of {use.context} has {chunks} chunks of {use.chunks[-1]}: the second one's prefix "
         "is the first chunk itself, so that Agg takes no part, and this Transformer-PSM is a GPT-2 with one layer less "
-        f"and no cut in sight. In windows of {4 * use.context:,} Agg works.\n"
+        f"and no cut in sight. In windows of {LONGER * use.context:,} Agg works.\n"
         "- Mamba is this library's, which equals that of `transformers` number for number."
     )

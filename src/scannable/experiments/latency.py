@@ -20,7 +20,8 @@ from torch import Tensor
 from scannable.baselines import GPT2Baseline, GPT2BaselineConfig, GPT2State, MambaBaseline, MambaBaselineConfig
 from scannable.baselines.model import transformers
 from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
-from scannable.experiments.laboratory import Laboratory, Profile
+from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.profile import Profile
 from scannable.models.lm import ZooLM
 from scannable.models.lm_config import ZooConfig
 from scannable.models.protocol import StreamState

@@ -1,5 +1,6 @@
 """Fig. "mqar": multi-query associative recall, error by length, all lengths in training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,10 +8,12 @@ from matplotlib.figure import Figure
 
 from scannable.baselines import GPT2BaselineConfig, SlidingWindowConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
-from scannable.experiments.laboratory import Laboratory, Profile, at_rate
+from scannable.experiments.laboratory import Laboratory, at_rate
+from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, best_rate, run_scores, sweep_table
 from scannable.models.lm_config import ZooConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.recall import mqar
 from scannable.tasks import MQARTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
@@ -35,33 +38,18 @@ class Setting:
 
 def setting(profile: Profile) -> Setting:
     """The paper's sizes, or all of them scaled down together: as many chunks, but shorter ones."""
-    vocab_size, width, small, lengths = {
-        "smoke": (64, 16, 8, (32, 48)),
-        "laptop": (64, 64, 8, (32, 64, 128)),
-        "paper": (8192, 256, 32, (128, 256, 512)),
-    }[profile]
-    context, paper = lengths[-1], profile == "paper"
-    # What makes small models find the way from a key to its value within a thousand steps: answers are tokens like
-    # those that are read, and the token before is found in the same way everywhere.
-    psm = TransformerPSMConfig(
-        vocab_size,
-        width,
-        chunk_length=small,
-        agg_layers=2,
-        inf_layers=2,
-        heads=1,
-        compress="projection",
-        tie_weights=not paper,
-        sinusoids=not paper,
-    )
-    swt = SlidingWindowConfig(
-        vocab_size, width, layers=4, heads=1, window=small, context=context, tie_weights=not paper, sinusoids=not paper
+    recipe, paper = RECIPES[profile](), profile == "paper"
+    large: TransformerPSMConfig = recipe.model
+    vocab_size, width, context = large.vocab_size, large.width, recipe.curriculum.lengths[-1]
+    c = large.chunk_length
+    window = SlidingWindowConfig(
+        vocab_size, width, layers=4, heads=1, window=c, context=context, tie_weights=not paper, sinusoids=not paper
     )
     models: dict[str, Any] = {
-        "psm-large": replace(psm, chunk_length=2 * small),
-        "psm-small": psm,
-        "swt-large": replace(swt, window=2 * small),
-        "swt-small": swt,
+        "psm-large": large,
+        "psm-small": replace(large, chunk_length=c // 2),
+        "swt-large": window,
+        "swt-small": replace(window, window=c // 2),
         "mamba": ZooConfig(vocab_size, "mamba", layers=2, width=width, tie_weights=not paper),
         "full": GPT2BaselineConfig(
             vocab_size,
@@ -75,44 +63,59 @@ def setting(profile: Profile) -> Setting:
         ),
     }
     titles = {
-        "psm-large": f"Transformer-PSM, c = {2 * small}",
-        "psm-small": f"Transformer-PSM, c = {small}",
-        "swt-large": f"sliding window, {2 * small}",
-        "swt-small": f"sliding window, {small}",
+        "psm-large": f"Transformer-PSM, c = {c}",
+        "psm-small": f"Transformer-PSM, c = {c // 2}",
+        "swt-large": f"sliding window, {c}",
+        "swt-small": f"sliding window, {c // 2}",
         "mamba": "Mamba",
         "full": "full attention",
     }
-    # Each length until it is learned, or for a while; then all of them, as often one as another.
-    limit = {"smoke": 10, "laptop": 600, "paper": 10_000}[profile]
-    curriculum = Curriculum(lengths, below=() if paper else (0.05,), steps=limit, revisit=2 / 3)
-    task = MQARTask(vocab_size)
-    if paper:
-        epoch = 100_000 // 32
-        recipe = Recipe(
-            psm,
-            task,
-            steps=64 * epoch,
-            batch_samples=32,
-            optimizer=Optimizer(1e-4, (0.9, 0.999), weight_decay=0.01, warmup=1000, final=0.0),
-            curriculum=curriculum,
-            evaluation=Evaluation(every=epoch, samples=3000, lengths=lengths, stop_below=1e-4),
-            checkpoint_every=epoch,
-        )
-        return Setting(recipe, models, titles, rates=(1e-4, 3e-4, 1e-3), seeds=(0, 1, 2))
-    smoke = profile == "smoke"
-    recipe = Recipe(
-        psm,
-        task,
-        steps=30 if smoke else 2000,
-        batch_tokens=512 if smoke else 2048,
-        optimizer=Optimizer(2e-3, weight_decay=0.01, schedule="late", warmup=10 if smoke else 100),
-        curriculum=curriculum,
-        evaluation=Evaluation(
-            every=10 if smoke else 100, samples=16 if smoke else 512, lengths=lengths, stop_below=1e-4
-        ),
-        checkpoint_every=10 if smoke else 500,
+    rates = (1e-4, 3e-4, 1e-3) if paper else (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+    return Setting(recipe, models, titles, rates, seeds=(0,) if profile == "smoke" else (0, 1, 2))
+
+
+def smoke() -> Recipe[TransformerPSMConfig, MQARTask]:
+    """The laptop's, smaller still."""
+    whole, lengths = mqar(), (32, 48)
+    return replace(
+        whole,
+        model=replace(whole.model, width=16),
+        steps=30,
+        batch_tokens=512,
+        optimizer=replace(whole.optimizer, warmup=10),
+        curriculum=replace(whole.curriculum, lengths=lengths, steps=10),
+        evaluation=replace(whole.evaluation, every=10, samples=16, lengths=lengths),
+        checkpoint_every=10,
     )
-    return Setting(recipe, models, titles, rates=(1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), seeds=(0,) if smoke else (0, 1, 2))
+
+
+def paper() -> Recipe[TransformerPSMConfig, MQARTask]:
+    """The paper's."""
+    lengths, epoch = (128, 256, 512), 100_000 // 32
+    return Recipe(
+        TransformerPSMConfig(8192, 256, chunk_length=64, agg_layers=2, inf_layers=2, heads=1, compress="projection"),
+        MQARTask(8192),
+        steps=64 * epoch,
+        batch_samples=32,
+        optimizer=Optimizer(1e-4, (0.9, 0.999), weight_decay=0.01, warmup=1000, final=0.0),
+        curriculum=Curriculum(lengths, steps=10_000, revisit=2 / 3),
+        evaluation=Evaluation(every=epoch, samples=3000, lengths=lengths, stop_below=1e-4),
+        checkpoint_every=epoch,
+    )
+
+
+RECIPES: dict[Profile, Callable[[], Recipe[TransformerPSMConfig, MQARTask]]] = {
+    "smoke": smoke,
+    "laptop": mqar,
+    "paper": paper,
+}
+"""Of the Transformer-PSM with the larger chunks; the others have it too, but for model and learning rate."""
+
+
+def final_recipe(use: Setting, name: str, rate: float, seed: int) -> Recipe[Any, Any]:
+    """A run of the figure; each seed has samples of its own, too."""
+    whole = at_rate(use.recipe, use.models[name])(rate)
+    return replace(whole, seed=seed, task=replace(use.recipe.task, seed=seed))
 
 
 def run(lab: Laboratory) -> None:
@@ -125,12 +128,7 @@ def run(lab: Laboratory) -> None:
     best |= {name: best.get(SAME_RATE.get(name, name), own) for name in makers}
     # A run of the sweep is as long as any other: the best one is the first seed's.
     missing = [(name, seed) for name in makers for seed in use.seeds if name not in swept or seed != use.seeds[0]]
-    trained = lab.train(
-        {
-            f"{name}-{seed}": replace(makers[name](best[name]), seed=seed, task=replace(use.recipe.task, seed=seed))
-            for name, seed in missing
-        }
-    )
+    trained = lab.train({f"{name}-{seed}": final_recipe(use, name, best[name], seed) for name, seed in missing})
     rows = [row for name, runs in swept.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
     for name in makers:
         for seed in use.seeds:

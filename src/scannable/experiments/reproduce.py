@@ -1,10 +1,13 @@
 """All experiments by name: `scannable reproduce NAME`."""
 
 from importlib import import_module
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
-from scannable.experiments.laboratory import Laboratory, Profile
 from scannable.storage.configuration import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    # A wrong name is told before torch is there, which takes longer to import than all else together.
+    from scannable.experiments.laboratory import Laboratory
 
 Name = Literal["s5", "mqar", "wikitext", "latency", "spd"]
 
@@ -28,18 +31,10 @@ MODULES: dict[Name, str] = {
 def named(name: str) -> list[Name]:
     """The experiment of that name, or all of them."""
     if name != "all" and name not in ABOUT:
-        raise ConfigurationError(f"there is no experiment {name!r}{nearest(name, (*ABOUT, 'all'))}")
+        raise ConfigurationError(f"there is no experiment {name!r:.60}{nearest(name, (*ABOUT, 'all'))}")
     return [known for known in ABOUT if name in (known, "all")]
 
 
-def profile_named(name: str) -> Profile:
-    """The profile of that name."""
-    for known in get_args(Profile):
-        if name == known:
-            return known
-    raise ConfigurationError(f"there is no profile {name!r}{nearest(name, get_args(Profile))}")
-
-
-def perform(name: Name, lab: Laboratory) -> None:
+def perform(name: Name, lab: "Laboratory") -> None:
     """Do one of them; its module is found late, since each brings its own libraries."""
     import_module(f"scannable.experiments.{MODULES[name]}").run(lab)

@@ -1,6 +1,6 @@
 """Fig. "state tracking": products in S5, trained to length 18, tested at lengths far beyond."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 import scannable.training.checkpoint as checkpoints
 from scannable.baselines import GPT2BaselineConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
-from scannable.experiments.laboratory import Laboratory, Profile, Trained, at_rate
+from scannable.experiments.laboratory import Laboratory, Trained, at_rate
+from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, best_rate, error_by_length, run_scores, sweep_table
 from scannable.models.lm_config import ZooConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.state_tracking import TEST_LENGTHS, helped, s5_plain
 from scannable.spd import associativity_defect
 from scannable.storage.model_file import build_model
 from scannable.tasks import GroupTask
@@ -36,10 +38,10 @@ SHOWN = (18, 32, 64, 128, 180, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class Setting:
-    """One profile: everything but the models and the learning rates."""
+    """One profile."""
 
     recipe: Recipe[Any, Any]
-    psm: TransformerPSMConfig
+    """Of Transformer-PSM without what helps; the others have it too, but for the model and the learning rate."""
     gpt2: GPT2BaselineConfig
     mamba: ZooConfig
     rates: tuple[float, ...]
@@ -49,82 +51,53 @@ class Setting:
 
 
 def setting(profile: Profile) -> Setting:
-    """What each profile trains. The plain recipe of all models; `recipes` adds what helps."""
-    task = GroupTask("S5")
+    """What each profile trains."""
     if profile == "paper":
         # 20 epochs of 100,000 sequences for each length, at most; patience of 3 epochs.
         epoch = 100_000 // 32
-        longest = 4096
         return Setting(
             Recipe(
-                TransformerPSMConfig(ELEMENTS),
-                task,
+                TransformerPSMConfig(
+                    ELEMENTS, width=768, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, dropout=0.1
+                ),
+                GroupTask("S5"),
                 steps=15 * 20 * epoch,
                 batch_samples=32,
                 optimizer=Optimizer(1e-4, (0.9, 0.999), weight_decay=0.01, schedule="constant", warmup=0),
                 curriculum=Curriculum(tuple(range(4, 19)), steps=20 * epoch, patience=3, fresh_optimizer=True),
-                evaluation=Evaluation(every=epoch, samples=3000, lengths=_test_lengths(longest), patience=3),
+                evaluation=Evaluation(every=epoch, samples=3000, lengths=TEST_LENGTHS, patience=3),
                 checkpoint_every=epoch,
             ),
-            TransformerPSMConfig(ELEMENTS, width=768, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, dropout=0.1),
-            GPT2BaselineConfig(ELEMENTS, 768, layers=12, heads=12, context=longest, tie_weights=True, dropout=0.1),
+            GPT2BaselineConfig(
+                ELEMENTS, 768, layers=12, heads=12, context=TEST_LENGTHS[-1], tie_weights=True, dropout=0.1
+            ),
             ZooConfig(ELEMENTS, "mamba", layers=48, width=1024, tie_weights=True, dropout=0.1),
             rates=(3e-5, 1e-4, 3e-4),
             sweep_steps=3 * 20 * epoch,
             seeds=(0, 1, 2),
         )
-    smoke = profile == "smoke"
-    longest, width = (64, 32) if smoke else (4096, 128)
+    recipe = s5_plain()
+    if profile == "smoke":
+        recipe = replace(
+            recipe,
+            model=replace(recipe.model, width=32),
+            steps=20,
+            batch_tokens=256,
+            optimizer=replace(recipe.optimizer, warmup=10),
+            curriculum=replace(recipe.curriculum, steps=3),
+            evaluation=Evaluation(every=10, samples=16, lengths=tuple(n for n in TEST_LENGTHS if n <= 64)),
+            ema=0.5,
+            checkpoint_every=10,
+        )
+    width, longest = recipe.model.width, recipe.evaluation.lengths[-1]
     return Setting(
-        Recipe(
-            TransformerPSMConfig(ELEMENTS),
-            task,
-            steps=20 if smoke else 20_000,
-            batch_tokens=256 if smoke else 1024,
-            optimizer=Optimizer(1e-3, weight_decay=0.01, schedule="late", warmup=10 if smoke else 100, final=0.02),
-            curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), steps=3 if smoke else 2500, revisit=0.1),
-            evaluation=Evaluation(
-                every=10 if smoke else 250,
-                samples=16 if smoke else 256,
-                lengths=_test_lengths(longest),
-            ),
-            ema=0.5 if smoke else 0.995,
-            checkpoint_every=10 if smoke else 500,
-        ),
-        # Answers are elements like those that are read: what Agg returns can be what it reads.
-        TransformerPSMConfig(ELEMENTS, width, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, tie_weights=True),
+        recipe,
         # Like those of Transformer-PSM its weights start with the fan-in: 0.02 is for widths of 768 and more.
         GPT2BaselineConfig(ELEMENTS, width, layers=4, heads=4, context=longest, tie_weights=True, init_std=width**-0.5),
         ZooConfig(ELEMENTS, "mamba", layers=2, width=width, tie_weights=True),
         rates=(3e-4, 1e-3, 3e-3, 1e-2),
-        sweep_steps=20 if smoke else 1500,
+        sweep_steps=20 if profile == "smoke" else 1500,
         seeds=(0,),
-    )
-
-
-def _test_lengths(longest: int) -> tuple[int, ...]:
-    lengths = (8, 12, 18, 24, 32, 48, 64, 96, 128, 180, 256, 512, 1024, 2048, 4096)
-    return tuple(length for length in lengths if length <= longest)
-
-
-def helped(recipe: Recipe[Any, Any]) -> Recipe[Any, Any]:
-    """The same with an Agg that starts from Inf's weights, and states of unit size with noise on them.
-
-    A first stage ends when the second position is learned, at which no Agg takes part; Inf is copied after it.
-    """
-    curriculum = recipe.curriculum
-    return replace(
-        recipe,
-        model=replace(recipe.model, agg_from_inf=True, unit_states=True, state_noise=0.6, state_noise_over=1.0),
-        curriculum=replace(
-            curriculum,
-            lengths=(curriculum.lengths[0], *curriculum.lengths),
-            below=(1.01 - 2 / curriculum.lengths[0], *(0.05 for _ in curriculum.lengths)),
-            # Inf alone takes long; Agg, which starts from it, does not.
-            steps=2 * (curriculum.steps or recipe.steps),
-        ),
-        # Places on the way to look at afterwards.
-        keep_every=recipe.checkpoint_every * max(1, recipe.steps // recipe.checkpoint_every // 20),
     )
 
 
@@ -133,8 +106,23 @@ def plain_recipes(use: Setting, *, short: bool = False) -> dict[str, Callable[[f
     recipe = use.recipe
     if short:
         recipe = replace(recipe, steps=use.sweep_steps, evaluation=replace(recipe.evaluation, lengths=()))
-    models = {PSM: use.psm, GPT2: use.gpt2, WITHOUT_POSITIONS: replace(use.gpt2, positions="none"), MAMBA: use.mamba}
+    models = {
+        PSM: recipe.model,
+        GPT2: use.gpt2,
+        WITHOUT_POSITIONS: replace(use.gpt2, positions="none"),
+        MAMBA: use.mamba,
+    }
     return {name: at_rate(recipe, model) for name, model in models.items()}
+
+
+def final_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+    """The runs of the figure, by name and seed, each model at its learning rate; the helped model first."""
+    plain = {
+        f"{name}-{seed}": replace(make(rates[name]), seed=seed)
+        for name, make in plain_recipes(use).items()
+        for seed in use.seeds
+    }
+    return {f"{HELPED}-{seed}": helped(plain[f"{PSM}-{seed}"]) for seed in use.seeds} | plain
 
 
 @dataclass(frozen=True)
@@ -186,13 +174,7 @@ def run(lab: Laboratory) -> None:
     swept = lab.sweep({name: make for name, make in short.items() if name != PSM}, use.rates)
     best = {name: best_rate(runs) for name, runs in swept.items()}
     best[PSM] = use.recipe.optimizer.learning_rate
-    final = {
-        f"{name}-{seed}": replace(make(best[name]), seed=seed)
-        for name, make in plain_recipes(use).items()
-        for seed in use.seeds
-    }
-    final = {f"{HELPED}-{seed}": helped(final[f"{PSM}-{seed}"]) for seed in use.seeds} | final
-    trained = lab.train(final)
+    trained = lab.train(final_recipes(use, best))
 
     rows = [row for name, runs in swept.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
     for name in (HELPED, *plain_recipes(use)):
@@ -326,8 +308,8 @@ def _differences(profile: Profile, use: Setting) -> str:
             f"learning rates of the baselines are swept.\n{help_}"
         )
     return (
-        f"- Small models on a CPU: width {use.psm.width} instead of 768, {use.gpt2.layers} layers for GPT-2 instead of "
-        f"12, {use.mamba.layers} for Mamba instead of 48 of width 1,024, AdamW at a rate that falls late, about "
+        f"- Small models on a CPU: width {use.gpt2.width} instead of 768, {use.gpt2.layers} layers for GPT-2 instead "
+        f"of 12, {use.mamba.layers} for Mamba instead of 48 of width 1,024, AdamW at a rate that falls late, about "
         f"{use.recipe.batch_tokens:,} tokens a step. The paper's Mamba is by far its largest model; here it is the "
         "smallest.\n"
         "- All models have the same task, steps, schedule, average of the weights and rules of the curriculum (lengths "

@@ -26,14 +26,14 @@ class Streamed:
 @torch.no_grad()
 def measure(model: Any, task: Task, longest: int, streams: int) -> list[Streamed]:
     """Step through `longest` tokens of test samples, and look just before each power of two: there most is held."""
-    batch = task.batch("test", range(streams), longest)
+    batch, device = task.batch("test", range(streams), longest), next(model.parameters()).device
     rows: list[Streamed] = []
     state, wrong = model.initial_state(streams), torch.zeros(longest)
     asked = (batch.targets != IGNORED).float().sum(0)
     with evaluating(model):
         for t in range(longest):
-            logits, state = model.step(batch.tokens[:, t], state)
-            targets = batch.targets[:, t]
+            logits, state = model.step(batch.tokens[:, t].to(device), state)
+            targets = batch.targets[:, t].to(device)
             wrong[t] = ((logits.argmax(-1) != targets) & (targets != IGNORED)).float().sum()
             n = t + 1
             if n & (n + 1) == 0:

@@ -73,6 +73,10 @@ class _Layers(Mapping[str, "type[SequenceLayer]"]):
         kind = _CLASSES[name]
         return getattr(import_module(f"{__name__}.{name}"), kind)
 
+    def __contains__(self, name: object) -> bool:
+        # Without importing it.
+        return name in _CLASSES
+
     def __iter__(self) -> Iterator[str]:
         return iter(_CLASSES)
 

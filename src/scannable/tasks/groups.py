@@ -7,7 +7,6 @@ from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from scannable.storage.registry import configurable
@@ -114,7 +113,7 @@ class GroupTask:
 
         tokens = first_in_split(split, indices, draw)[0]
         products = _running_products(multiplication_table(self.group), tokens)
-        return Batch(torch.from_numpy(tokens), torch.from_numpy(products))
+        return Batch.of(tokens, products)
 
 
 def _running_products(table: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:

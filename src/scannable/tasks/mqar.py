@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from scannable.storage.registry import configurable
@@ -72,7 +71,7 @@ class MQARTask:
                 f"queries one slot of two each; ask for at least {4 * self.pairs} or for fewer pairs"
             )
         tokens, targets = first_in_split(split, indices, lambda draws: self._draw(split, draws, length))
-        return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
+        return Batch.of(tokens, targets)
 
     def _draw(self, split: Split, draws: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """Tokens and targets, (2, draws, length)."""

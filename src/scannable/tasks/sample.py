@@ -4,12 +4,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, Self, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, get_args, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    # A task can be named and configured before torch is there, which takes longer to import than all else together.
+    from jaxtyping import Int
+    from torch import Tensor
 
 Split = Literal["train", "validation", "test"]
 
@@ -24,9 +27,16 @@ DRAWS = 1024
 class Batch:
     """Tokens in, and what a model should say at each position; both int64."""
 
-    tokens: Int[Tensor, "b n"]
-    targets: Int[Tensor, "b n"]
+    tokens: "Int[Tensor, 'b n']"
+    targets: "Int[Tensor, 'b n']"
     """IGNORED where nothing is asked."""
+
+    @staticmethod
+    def of(tokens: NDArray[np.int64], targets: NDArray[np.int64]) -> "Batch":
+        """The same memory, as tensors."""
+        import torch
+
+        return Batch(torch.from_numpy(tokens), torch.from_numpy(targets))
 
 
 @runtime_checkable

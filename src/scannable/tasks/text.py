@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from scannable.storage.cache_folder import default_cache
@@ -112,7 +111,7 @@ class TextTask:
         window = np.empty((len(starts), length + 1), np.int64)
         for row, start in enumerate(starts.tolist()):
             window[row] = tokens[start : start + length + 1]
-        return Batch(torch.from_numpy(window[:, :-1].copy()), torch.from_numpy(window[:, 1:].copy()))
+        return Batch.of(window[:, :-1].copy(), window[:, 1:].copy())
 
     def windows(self, split: Split, length: int) -> int:
         """How many windows of `window_batch` cover a split."""
@@ -134,7 +133,7 @@ class TextTask:
             window = tokens[start : start + length + 1]
             inputs[row, : len(window) - 1] = window[:-1]
             targets[row, : len(window) - 1] = window[1:]
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
+        return Batch.of(inputs, targets)
 
     def bytes_per_token(self, split: Split) -> float:
         """Bytes of text for each token that `window_batch` scores, so that tokenizers compare:

@@ -9,6 +9,8 @@ from scannable.storage.registry import configurable, is_model_configuration
 from scannable.tasks.sample import PinnedTask
 from scannable.training.callbacks import Callback
 
+Weights = Literal["last", "best"]
+
 M = TypeVar("M")
 T = TypeVar("T")
 
@@ -97,7 +99,7 @@ class Evaluation:
     """Stop early when the error at the last length of the curriculum is below."""
     patience: int | None = None
     """Stop early after so many evaluations at the last length without a better loss."""
-    weights: Literal["last", "best"] = "last"
+    weights: Weights = "last"
     """Which weights are tested at the end, and loaded afterwards: those of the last step, or those with the best
     validation loss at the longest length reached."""
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -24,10 +24,7 @@ from scannable.storage.model_file import build_model
 from scannable.tasks.sample import PinnedTask
 from scannable.training.checkpoint import Checkpoint, CheckpointError
 from scannable.training.progress import Progress
-from scannable.training.recipe import Recipe
-
-Weights = Literal["last", "best"]
-
+from scannable.training.recipe import Recipe, Weights
 
 class TrainingError(RuntimeError):
     """A run that cannot go on; the message says why, and what is left."""

@@ -1,0 +1,87 @@
+"""`scannable reproduce`."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import Positional
+
+from scannable.experiments.profile import profile_named
+from scannable.experiments.reproduce import ABOUT, named, perform
+from scannable.training.recipe import positive
+
+
+def reproduce(
+    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,all}")]],
+    profile: Annotated[str, tyro.conf.arg(metavar="{smoke,laptop,paper}")] = "laptop",
+    out: Path = Path("results"),
+    runs: Path = Path("runs/reproduce"),
+    workers: int | None = None,
+    device: str = "cpu",
+    data: str | None = None,
+    tokenizer: str | None = None,
+) -> None:
+    """Run an experiment of the paper: table, figure and page.
+
+    All that it needs is trained or measured. Interrupted, training has saved itself, and the same command goes on;
+    latency and spd start anew.
+
+    Examples:
+        scannable reproduce s5 --profile smoke
+        scannable reproduce wikitext --data ~/wikitext-103-raw
+
+    Args:
+        experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
+            token), spd (complexity classes), or all of them.
+        profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
+            on two CPU cores; paper is the paper's size, for a GPU.
+        out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
+        runs: folder of the training runs.
+        workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
+        device: such as cuda.
+        data: text for wikitext: stdlib, a file or folder, or a WikiText folder; by default stdlib, and WikiText-103
+            from the hub for the paper's size.
+        tokenizer: for wikitext: bytes, bpe, or a folder with a tokenizer.json.
+    """
+    chosen, size = named(experiment), profile_named(profile)
+    if workers is None:
+        workers = 1 if size == "smoke" or device != "cpu" else min(2, os.cpu_count() or 1)
+    positive("workers", workers)
+    if "wikitext" in chosen:
+        from scannable.experiments.language_profiles import check_text
+
+        check_text(size, data, tokenizer)
+    from rich.console import Console
+
+    from scannable.cli.device import usable_device
+    from scannable.experiments.laboratory import Laboratory
+    from scannable.training.loop import Interrupted
+
+    usable_device(device)
+    console, heard = Console(), [signal.SIGINT]
+
+    def stop(number: int, frame: Any) -> None:
+        # As Ctrl-C: whatever is being trained saves itself first.
+        heard.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        for name in chosen:
+            results = out / name if size == "laptop" else out / name / size
+            results.mkdir(parents=True, exist_ok=True)  # before hours of work for it
+            lab = Laboratory(name, size, results, runs / name / size, console, workers, device, data, tokenizer)
+            console.print(f"{name}: {ABOUT[name]} ({size})", highlight=False)
+            perform(name, lab)
+            console.print(f"{name}: written to {lab.results}", highlight=False)
+    except Interrupted as stopped:
+        console.print(f"interrupted; {stopped}; the same command goes on", highlight=False)
+        sys.exit(stopped.exit_code)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on", highlight=False)
+        sys.exit(128 + heard[-1])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,54 @@
+"""State tracking in S5: the Transformer-PSMs of `scannable reproduce s5`."""
+
+from dataclasses import replace
+
+from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.catalogue import recipe
+from scannable.tasks import GroupTask
+from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+
+TEST_LENGTHS = (8, 12, 18, 24, 32, 48, 64, 96, 128, 180, 256, 512, 1024, 2048, 4096)
+
+
+@recipe
+def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
+    """The paper's state tracking over S5 at a small width, with all that helps: less than an hour of one core."""
+    return helped(s5_plain())
+
+
+@recipe
+def s5_plain() -> Recipe[TransformerPSMConfig, GroupTask]:
+    """The same without what helps: lengths 3 to 18 one after the other, and no more."""
+    return Recipe(
+        # Answers are elements like those that are read: what Agg returns can be what it reads.
+        TransformerPSMConfig(120, width=128, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, tie_weights=True),
+        GroupTask("S5"),
+        steps=20_000,
+        batch_tokens=1024,
+        optimizer=Optimizer(1e-3, weight_decay=0.01, schedule="late", final=0.02),
+        curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), steps=2500, revisit=0.1),
+        evaluation=Evaluation(every=250, samples=256, lengths=TEST_LENGTHS),
+        ema=0.995,
+        checkpoint_every=500,
+    )
+
+
+def helped(recipe: Recipe[TransformerPSMConfig, GroupTask]) -> Recipe[TransformerPSMConfig, GroupTask]:
+    """The same with an Agg that starts from Inf's weights, and states of unit size with noise on them.
+
+    A first stage ends when the second position is learned, at which no Agg takes part; Inf is copied after it.
+    """
+    curriculum = recipe.curriculum
+    return replace(
+        recipe,
+        model=replace(recipe.model, agg_from_inf=True, unit_states=True, state_noise=0.6, state_noise_over=1.0),
+        curriculum=replace(
+            curriculum,
+            lengths=(curriculum.lengths[0], *curriculum.lengths),
+            below=(1.01 - 2 / curriculum.lengths[0], *(0.05 for _ in curriculum.lengths)),
+            # Inf alone takes long; Agg, which starts from it, does not.
+            steps=2 * (curriculum.steps or recipe.steps),
+        ),
+        # Places on the way to look at afterwards.
+        keep_every=recipe.checkpoint_every * max(1, recipe.steps // recipe.checkpoint_every // 20),
+    )
