@@ -1,11 +1,15 @@
 """What the README promises runs as printed."""
 
+import csv
 import re
+from math import exp
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 
 
@@ -16,6 +20,89 @@ def test_a_snippet_runs(snippet: str) -> None:
 
 def test_there_is_a_snippet() -> None:
     assert SNIPPETS
+
+
+def test_it_can_be_read_in_one_go() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+# What the README says was measured.
+
+
+def rows(experiment: str) -> list[dict[str, str]]:
+    """Of the committed table; of runs, those of the figure."""
+    with (RESULTS / experiment / f"{experiment}.csv").open() as file:
+        return [row for row in csv.DictReader(file) if row.get("part", "final") == "final"]
+
+
+def in_s5(model: str, length: int) -> str:
+    (error,) = [float(r["error"]) for r in rows("s5") if (r["model"], r["length"]) == (model, str(length))]
+    return f"{100 * error:.2f}"
+
+
+def in_recall(model: str) -> tuple[str, str]:
+    """Median and worst of the seeds."""
+    errors = [100 * float(r["error"]) for r in rows("mqar") if (r["model"], r["length"]) == (model, "128")]
+    assert len(errors) == 3
+    return f"{median(errors):.2f}", f"{max(errors):.2f}"
+
+
+def in_text(model: str) -> str:
+    (loss,) = [float(r["loss"]) for r in rows("wikitext") if r["model"] == model]
+    return f"{exp(loss):.4f}"
+
+
+def in_latency(model: str) -> tuple[str, str, str]:
+    (row,) = [r for r in rows("latency") if (r["model"], r["position"]) == (model, "40960")]
+    mean, slowest = float(row["milliseconds"]), float(row["slowest_milliseconds"])
+    return f"{mean:.2f}", f"{slowest:.2f}", f"{int(row['nbytes']) / 2**20:.3g}"
+
+
+def test_the_table_of_results_is_what_was_measured() -> None:
+    table = (ROOT / "README.md").read_text().partition("| experiment | number |")[2].partition("\n\n")[0]
+    found = [[cell.strip() for cell in line.split("|")[3:-1]] for line in table.splitlines()[2:]]
+    recall = [in_recall(model) for model in ("psm-large", "full", "mamba")]
+    latency = [in_latency(model) for model in ("Transformer-PSM", "GPT-2, KV cache in place", "Mamba (ours)")]
+    assert found == [
+        [in_s5(model, 18) for model in ("psm-helped", "gpt2", "mamba")],
+        [in_s5(model, 4096) for model in ("psm-helped", "gpt2", "mamba")],
+        [in_s5(model, 4096) for model in ("psm-plain", "gpt2", "mamba")],
+        *map(list, zip(*recall, strict=True)),
+        [in_text(model) for model in ("psm-128", "gpt2", "mamba")],
+        *map(list, zip(*latency, strict=True)),
+    ]
+    assert f"one seed of three ended at an error of {in_recall('psm-small')[1]}%" in (ROOT / "README.md").read_text()
+
+
+def test_the_numbers_side_by_side_are_those_of_the_pages() -> None:
+    section = (RESULTS / "README.md").read_text().partition("\n## Experiments\n")[2].partition("\n## ")[0]
+    pages = " ".join(path.read_text() for path in RESULTS.glob("*/README.md"))
+    numbers = set(re.findall(r"(?<![\d.,])\d+\.\d+(?![\d.])", section)) - {"4.9"}
+    assert len(numbers) >= 40
+    for number in numbers:
+        assert re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d.])", pages), number
+    assert "4.92 M" in pages
+
+
+def benchmark(name: str) -> list[list[str]]:
+    with (RESULTS / "benchmarks" / f"{name}.csv").open() as file:
+        return list(csv.reader(file))
+
+
+def test_the_speed_ratios_are_those_of_the_benchmarks() -> None:
+    """Rounded, or divided, as the table says."""
+    section = (RESULTS / "README.md").read_text().partition("\n## Speed\n")[2].partition("\n## ")[0]
+    ratios = [float(line.split("|")[-2]) for line in section.splitlines() if re.search(r"\| [\d.]+ \|$", line)]
+    measured = [float(row[-1]) for name in ("scan", "zoo") for row in benchmark(name)[1:] if row[-1]]
+    for _, ours, limit, gpt2 in benchmark("train")[1:]:
+        measured += [float(ours) / float(limit), float(ours) / float(gpt2)]
+    means = {row[0]: float(row[3]) for row in benchmark("decode")[1:]}
+    own = means["Transformer-PSM, in turn"]
+    measured += [means[peer] / own for peer in ("GPT-2, static cache", "GPT-2, growing cache", "Mamba")]
+    assert len(ratios) == 37
+    for ratio in ratios:
+        step = 10 ** -(len(str(ratio).partition(".")[2]) if ratio % 1 else 0)
+        assert any(abs(ratio - value) <= 0.51 * step for value in measured), ratio
 
 
 @pytest.mark.parametrize("page", ["README.md", "PAPER.md", "CONTRIBUTING.md"])

@@ -288,10 +288,12 @@ def draw_counts(counters: Sequence[scan_cost.ScanCost], predictions: Sequence[Pr
             look = {"color": color, "marker": marker, "markersize": size, "fillstyle": "none", "linewidth": 0.8}
             right.plot([p.n for p in mine], ratios, label=f"{equation}, {label}", **look)
     right.axhspan(0.95, 1.05, color="grey", alpha=0.15, label="within 5%")
-    right.set(title="Eqs. C1 and C2", xlabel="tokens n", ylabel="counted / predicted", ylim=(0.9, 1.1))
+    right.set(title="Eqs. C1 and C2", xlabel="tokens n", ylabel="counted / predicted", ylim=(0.88, 1.08))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        tidy(axes)
+        tidy(axes, legend=axes is left)
+    # Below the band.
+    right.legend(loc="lower center", ncols=2, columnspacing=1, frameon=False, fontsize=8)
     return figure
 
 

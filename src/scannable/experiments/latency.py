@@ -314,8 +314,8 @@ def _page(lab: Laboratory, sizes: Sizes, timings: Sequence[Timing]) -> list[str]
         f"    scannable reproduce latency --profile {lab.profile} --device {lab.device}",
         "![time per token and held memory against the position](latency.png)",
         table(headings, rows),
-        f"""How much the machine wavers shows Mamba, whose step is the same everywhere: between {min(steady):.2f} and
-{max(steady):.2f} ms (ours).""",
+        f"""Timing noise: the step of Mamba (ours), which is constant, varied between {min(steady):.2f} and
+{max(steady):.2f} ms.""",
         f"""Transformer-PSM: {sizes.width} wide, {sizes.heads} heads, {sizes.layers // 2} layer(s) in Agg and as many in
 Inf, c = {sizes.chunk_length}; GPT-2 and Mamba: {sizes.layers} layers, {sizes.width} wide. The paper's released script
 has 256, 4, 2 and 64, and 4 and 256; its text says 768 for Transformer-PSM.""",

@@ -256,9 +256,9 @@ def _page(lab: Laboratory, rows: list[RunScore], along: list[Defect], use: Setti
         "## What differs from the paper",
         _differences(lab.profile, use),
         "## How associative Agg becomes",
-        "Nothing makes Agg associative, and the tree is fixed, so nothing has to. But S5 is; how far Agg is from "
-        "it says the defect |(ab)c - a(bc)| over the norm of both, on three random elements, along the training of the "
-        f"helped model, {along[-1].associativity_defect:.2f} at the end, beside its error (`associativity.csv`). Two "
+        "Nothing makes Agg associative, and the tree is fixed, so nothing has to. But S5 is. The defect "
+        "|(ab)c - a(bc)| over the norm of both, on three random elements, measures how far Agg is from associative: "
+        f"{along[-1].associativity_defect:.2f} at the end of the helped model's training (`associativity.csv`). Two "
         "states may stand for the same permutation without being equal, so it need not come to zero; and a low defect "
         "alone says nothing, for an Agg that returned its right half would have none.",
         "![associativity defect](associativity.png)",
