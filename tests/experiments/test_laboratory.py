@@ -134,7 +134,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, method: str, when: Callable[[Run], 
 def test_an_interrupted_run_goes_on_exactly_with_the_next_call(tmp_path: Path) -> None:
     laboratory_in(tmp_path / "whole").train(TWO)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        stop_at(monkeypatch, "_one_step", lambda run: run.recipe.seed == 1 and run.step == 4)
+        stop_at(monkeypatch, "_one_step", lambda run: run.recipe.seed == 1 and run.progress.step == 4)
         with pytest.raises(Interrupted, match="stopped at step 5 of 8"):
             laboratory_in(tmp_path / "parts").train(TWO)
     assert results_of(tmp_path / "parts").keys() == {"one"}
@@ -150,7 +150,7 @@ def test_an_interrupted_run_goes_on_exactly_with_the_next_call(tmp_path: Path) -
 def test_a_signal_that_a_run_came_to_its_end_with_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    stop_at(monkeypatch, "_one_step" if where == "the last step" else "_finish", lambda run: run.step >= 7)
+    stop_at(monkeypatch, "_one_step" if where == "the last step" else "_finish", lambda run: run.progress.step >= 7)
     with pytest.raises(Interrupted, match="one has come to its end"):
         laboratory_in(tmp_path).train(TWO)
     assert results_of(tmp_path).keys() == {"one"}

@@ -109,7 +109,7 @@ def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:
     before = [parameter.detach().clone() for parameter in run.model.parameters()]
     for _ in range(2):
         loss, norm, tokens = run._one_step(length)
-        run.step += 1
+        run.progress.step += 1
         assert tokens == length and norm > 0
         # It knows nothing yet. Where the embedding is the output layer, too, it even says its input again, and is wrong.
         assert 0.5 < loss / log(recipe.task.out_size) < (4 if getattr(recipe.model, "tie_weights", False) else 2)

@@ -19,8 +19,8 @@ from scannable.experiments.worker import DIVERGED
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.training.logging import read_metrics
 from scannable.training.loop import DivergedError, Interrupted, Run
-from scannable.training.recipe import Recipe
-from scannable.training.run_folder import TrainingError, differences, load_recipe, load_result
+from scannable.training.recipe import Recipe, pinned
+from scannable.training.run_folder import TrainingError, differences, load_recipe, load_result, write_config
 from scannable.training.signals import signals
 
 EVERY = 60.0

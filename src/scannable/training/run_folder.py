@@ -26,6 +26,7 @@ from scannable.training.checkpoint import Checkpoint, CheckpointError
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, Weights
 
+
 class TrainingError(RuntimeError):
     """A run that cannot go on; the message says why, and what is left."""
 
