@@ -10,6 +10,7 @@ from scannable.layers.affine.chunkwise import CHUNK, ScalarDecay, chunked
 from scannable.layers.affine.monoid import Affine, compose
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer, check_sizes, head_size, owned
+from scannable.nn.device import without_autocast
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection, step_size_bias
 from scannable.scan import LevelRoots, ScanState, empty, extend_roots
@@ -114,7 +115,7 @@ class LogLinearAttention(SequenceLayer):
         q = q * self.head_size**-0.5
         log_decay = -self.log_rate.exp() * functional.softplus(self.step_size(x) + self.step_size_bias)
         weights = functional.softplus(self.level_weight(x).unflatten(-1, (self.heads, -1))).to(kind)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             k, v, g = (
                 torch.cat((state[name], new), 1)
                 for name, new in (("key", k), ("value", v), ("log_decay", log_decay.to(kind)))

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer
+from scannable.nn.device import without_autocast
 
 
 class LSTM(SequenceLayer):
@@ -43,7 +44,7 @@ class LSTM(SequenceLayer):
             return x, state
         lengths = None if lengths is None else torch.as_tensor(lengths, device=x.device)
         # Not every CPU has an LSTM for autocast.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             return self._run(x.to(state["h"].dtype), state, lengths)
 
     def _run(self, x: Tensor, state: LayerState, lengths: Tensor | None) -> tuple[Tensor, LayerState]:

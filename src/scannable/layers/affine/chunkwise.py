@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from scannable.layers.affine.actions import Action, Diagonal, DiagonalPlusRankOne, Identity, RankOne, Scalar
+from scannable.layers.affine.blocks import slice_for
 from scannable.layers.affine.elementwise import LOG2_E, elementwise_states
 from scannable.layers.affine.monoid import Affine, on_tensors
 from scannable.layers.affine.recurrence import Recurrence
 
 CHUNK = 64
-CPU_SLICE = 4096
 FEW_CHUNKS = 32
 """So many chunks are as cheap to add up in one product as one after another."""
 LOWEST_LOG_DECAY = -1e4
@@ -44,11 +44,13 @@ class _Memory(Recurrence):
         return (self.query[..., None, :] @ states)[..., 0, :]
 
     def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        if start.device.type != "cpu" or self.query.shape[1] <= CPU_SLICE:
+        n = self.query.shape[1]
+        together = slice_for(start.device, n)
+        if together == n:
             return self.by_chunks(start)
         # What all chunks at once would need between the steps no longer fits a CPU's cache.
         cut: list[tuple[Tensor, ...]] = []
-        on_tensors(lambda x: cut.append(x.split(CPU_SLICE, 1)) or x, self)
+        on_tensors(lambda x: cut.append(x.split(together, 1)) or x, self)
         outputs: list[Tensor] = []
         for piece in zip(*cut, strict=True):
             parts = iter(piece)
@@ -378,7 +380,8 @@ def _chain(
     """Chunk after chunk: Y = own + via S,  S' = through S + writeᵀ Y + offset; all S before chunks, all Y, the last S.
 
     A tree would be log r deep, but would have to multiply the chunks' matrices with each other, several times the work;
-    a chain of n/64 links is little beside what happens inside the chunks.
+    a chain of n/64 links is little beside what happens inside the chunks. Launches: 5 to 8 a chunk in forward and
+    backward, on every device; everything else takes as many for all chunks as for one.
     """
     results: Any = _Chain.apply(own, via, write, through, offset, start)
     return results
