@@ -18,3 +18,8 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The floating-point numbers with the most digits that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
