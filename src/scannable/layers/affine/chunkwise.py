@@ -233,6 +233,10 @@ class _NoDecay:
     def across_chunks(self, offset: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """S' = D_(1..c) S + offset: the memory before each chunk, and behind the last."""
         b, h, r = offset.shape[:3]
+        through = self.through()
+        if r == 1:
+            first = start if through is None else through[:, :, 0] * start
+            return start[:, :, None], first + offset[:, :, 0]
         kept = self.kept_of_chunks(offset) if r <= FEW_CHUNKS else None
         if kept is not None:
             # Row t of `kept` says what is left of the start and of each chunk's offset before chunk t; the last row,
@@ -240,7 +244,6 @@ class _NoDecay:
             everything = torch.cat((start[:, :, None], offset), 2).flatten(3)
             before, end = (kept[..., :-1, :] @ everything, kept[..., -1:, :] @ everything)
             return before.unflatten(-1, offset.shape[3:]), end.unflatten(-1, offset.shape[3:])[:, :, 0]
-        through = self.through()
         decay = offset.new_ones((b, h, r)) if through is None else through[..., 0]
         states = elementwise_states(decay.flatten(0, 1), offset.flatten(0, 1), start.flatten(0, 1))
         states = states.unflatten(0, (b, h))
