@@ -101,11 +101,19 @@ def test_a_state_made_by_another_structure_is_refused() -> None:
         sc.extend(add, state, X.double(), dim=1)
 
 
-def test_literal_cannot_change_in_mid_stream() -> None:
-    first, state = sc.extend(two_three, sc.empty(torch.tensor(1)), torch.arange(4), literal=True)
-    assert first.tolist() == sc.scan(two_three, torch.arange(4), identity=torch.tensor(1), literal=True).tolist()
-    with pytest.raises(ValueError, match="literal=False does not fit a state that took 4 elements with literal=True"):
-        sc.extend(two_three, state, torch.arange(4), literal=False)
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_literal_cannot_change_after_the_first_element(count: int, literal: bool) -> None:
+    one = torch.tensor(1)
+    first, state = sc.extend(two_three, sc.empty(one, literal=not literal), torch.arange(count), literal=literal)
+    assert first.tolist() == sc.scan(two_three, torch.arange(count), identity=one, literal=literal).tolist()
+    assert state.literal is literal and state.position == count
+    message = (
+        rf"literal={not literal} does not fit a state that took {count} elements with literal={literal}; start from"
+    )
+    with pytest.raises(ValueError, match=message):
+        sc.extend(two_three, state, torch.arange(4), literal=not literal)
+    assert sc.extend(two_three, state, torch.arange(4), literal=literal)[1].position == count + 4
 
 
 @pytest.mark.parametrize(

@@ -279,12 +279,15 @@ def test_the_roots_before_each_element_are_those_of_the_counter(t: int) -> None:
     for m in range(1, 20):
         start = extend(two_three, empty(0), xs[:t])[1]
         levels, end = extend_roots(two_three, start, xs[t : t + m])
-        roots_of = {roots.level: roots for roots in levels}
+        found = {place: dict[int, Tensor]() for place in range(t, t + m)}
+        for roots in levels:
+            for here, index in zip(*roots.before(range(t, t + m)), strict=True):
+                found[t + int(here)][roots.level] = roots.nodes[index]
         counter = start
         for place in range(t, t + m):
+            assert found[place].keys() == counter.roots.keys()
             for k, expected in counter.roots.items():
-                found = roots_of[k].nodes[roots_of[k].index(torch.tensor(place))]
-                assert torch.equal(found, expected)
+                assert torch.equal(found[place][k], expected)
             counter = extend(two_three, counter, xs[place : place + 1])[1]
         assert end.position == counter.position and end.roots.keys() == counter.roots.keys()
         for k in end.roots:

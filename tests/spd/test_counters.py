@@ -31,6 +31,13 @@ def test_attention_counts_both_of_its_products() -> None:
     assert work.operations == 2 * 3 * 2 * (2 * 5 * 7 * 8)
 
 
+def test_a_triangular_solve_counts_the_triangle_once() -> None:
+    # For each right-hand side 1 + 2 + ... + 5 = 15 entries of the triangle: two operations each, but one division.
+    with CountedWork() as work:
+        torch.linalg.solve_triangular(torch.eye(5).expand(3, 5, 5), torch.ones(3, 5, 7), upper=False)
+    assert work.operations == 3 * 7 * (2 * 15 - 5)
+
+
 def test_depth_is_the_longest_chain_of_calls_that_need_each_other() -> None:
     x = torch.ones(4)
     with CountedDepth() as chain:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from scannable.layers.affine.recurrence import MODES, Mode
+from scannable.nn.device import may_look
 
 LayerState = dict[str, Any]
 """What a layer remembers, by name; an affine layer has its affine state under "s"."""
@@ -59,7 +60,7 @@ class SequenceLayer(nn.Module, ABC):
 
         Args:
             lengths: how many positions of each row count; what stands behind them changes no state and no output that
-                counts. None: all.
+                counts. None: all. That they lie between 0 and n is checked on a CPU, where a look costs nothing.
             mode: which of the three equal ways to run the recurrence.
         """
 
@@ -103,7 +104,8 @@ class SequenceLayer(nn.Module, ABC):
                 f"lengths have the shape {tuple(lengths.shape)} and dtype {lengths.dtype}; expected one whole number "
                 f"for each of the {x.shape[0]} rows"
             )
-        if lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
+        look = may_look(lengths) and lengths.numel()
+        if look and not 0 <= int(lengths.min()) <= int(lengths.max()) <= x.shape[1]:
             raise ValueError(f"lengths {lengths.tolist()} must lie between 0 and {x.shape[1]}, the length of x")
         return torch.arange(x.shape[1], device=x.device) < lengths[:, None]
 

@@ -10,6 +10,7 @@ from scannable.layers.affine.chunkwise import CHUNK, ScalarDecay, chunked
 from scannable.layers.affine.monoid import Affine, compose
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer, check_sizes, head_size, owned
+from scannable.nn.device import may_look, without_autocast
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection, step_size_bias
 from scannable.scan import LevelRoots, ScanState, empty, extend_roots
@@ -96,11 +97,7 @@ class LogLinearAttention(SequenceLayer):
         mode: Mode = "chunkwise",
     ) -> tuple[Float[Tensor, "b n d"], LayerState]:
         self.check(x, lengths, mode)
-        if lengths is not None and bool((lengths != x.shape[1]).any()):
-            raise ValueError(
-                f"lengths {lengths.tolist()} differ from {x.shape[1]}: the rows of a log-linear state share one "
-                "counter; group rows of one length, or keep a state for each"
-            )
+        self._check_lengths(lengths, x.shape[1])
         if x.numel() == 0:
             return x, state
         if mode == "step" and x.shape[1] > 1:
@@ -114,7 +111,7 @@ class LogLinearAttention(SequenceLayer):
         q = q * self.head_size**-0.5
         log_decay = -self.log_rate.exp() * functional.softplus(self.step_size(x) + self.step_size_bias)
         weights = functional.softplus(self.level_weight(x).unflatten(-1, (self.heads, -1))).to(kind)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             k, v, g = (
                 torch.cat((state[name], new), 1)
                 for name, new in (("key", k), ("value", v), ("log_decay", log_decay.to(kind)))
@@ -126,6 +123,16 @@ class LogLinearAttention(SequenceLayer):
         whole = k.shape[1] // self.chunk * self.chunk
         buffers = owned({"key": k[:, whole:], "value": v[:, whole:], "log_decay": g[:, whole:]})
         return self.out(self.norm(outputs)), {"counter": counter, **buffers}
+
+    @staticmethod
+    def _check_lengths(lengths: Tensor | None, n: int) -> None:
+        if lengths is None or (may_look(lengths) and bool((lengths == n).all())):
+            return
+        given = f"lengths {lengths.tolist()} differ from {n}" if may_look(lengths) else f"lengths on {lengths.device}"
+        raise ValueError(
+            f"{given}: the rows of a log-linear state share one counter; group rows of one length and leave lengths "
+            "out, or keep a state for each"
+        )
 
     def _by_positions(
         self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, weights: Tensor, counter: Counter
@@ -163,7 +170,7 @@ def log_linear_chunks(
         decays = ScalarDecay(g)
         maps = Affine(Scalar(g.sum(-1)), decays.to_end(k).mT @ v)
         levels, after = extend_roots(compose, counter, maps, dim=2)
-        places = torch.arange(counter.position, after.position)
+        places = range(counter.position, after.position)
         within = _within(q, k, v, w, decays) + _read(levels, places, decays.from_start(q), w, chunk, v.shape[-1])
         outputs.append(within.flatten(2, 3)[:, :, unasked[4] :].transpose(1, 2))
     if asked:
@@ -171,7 +178,7 @@ def log_linear_chunks(
         q, w = (chunked(x[:, n - asked :], asked) for x in (query, weights))
         k, v, g = (chunked(x[:, edge:], m - edge) for x in (key, value, log_decay))
         decays = ScalarDecay(g, asked)
-        place = torch.tensor([after.position])
+        place = range(after.position, after.position + 1)
         within = _within(q, k, v, w, decays)
         within = within + _read(_standing(after), place, decays.from_start(q), w, chunk, v.shape[-1])
         outputs.append(within[:, :, 0].transpose(1, 2))
@@ -198,17 +205,13 @@ def _standing(counter: Counter) -> list[LevelRoots[Affine]]:
     ]
 
 
-def _read(
-    levels: list[LevelRoots[Affine]], places: Tensor, q: Tensor, weights: Tensor, chunk: int, size: int
-) -> Tensor:
+def _read(levels: list[LevelRoots[Affine]], places: range, q: Tensor, weights: Tensor, chunk: int, size: int) -> Tensor:
     """Σ over the roots before each of the chunks at `places`: weight · (root faded to the chunk's start)ᵀ q."""
     faded, total = q.new_zeros(q.shape[:3]), q.new_zeros((*q.shape[:-1], size))
     for roots in levels:
-        here = (places >> roots.level & 1).nonzero()[:, 0]
+        here, index = roots.before(places, q.device)
         if len(here) == 0:
             continue
-        index = roots.index(places[here]).to(q.device)
-        here = here.to(q.device)
         log_decay = roots.nodes.action.log_decay.index_select(2, index)
         memory = roots.nodes.offset.index_select(2, index)
         of_level = torch.full((1,), roots.level + chunk.bit_length(), device=q.device)

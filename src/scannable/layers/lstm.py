@@ -1,14 +1,15 @@
 """The LSTM (Hochreiter and Schmidhuber 1997), for contrast: it streams, but it is not affine in its state."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer
+from scannable.nn.device import without_autocast
+
+SHUT = 1e4
+"""Beside it no other input of a gate is seen."""
 
 
 class LSTM(SequenceLayer):
@@ -43,16 +44,21 @@ class LSTM(SequenceLayer):
             return x, state
         lengths = None if lengths is None else torch.as_tensor(lengths, device=x.device)
         # Not every CPU has an LSTM for autocast.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device):
             return self._run(x.to(state["h"].dtype), state, lengths)
 
     def _run(self, x: Tensor, state: LayerState, lengths: Tensor | None) -> tuple[Tensor, LayerState]:
         if lengths is None:
             y, (h, c) = self.cell(x, (state["h"], state["c"]))
             return y, {"h": h, "c": c}
-        # A packed sequence has no rows of length 0: those go through for one position, and keep their old state.
-        packed: Any = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        outputs, (h, c) = self.cell(packed, (state["h"], state["c"]))
-        y, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
-        moved = (lengths > 0)[:, None]
-        return y, {"h": torch.where(moved, h, state["h"]), "c": torch.where(moved, c, state["c"])}
+        # One more input that shuts the input gate and opens the forget gate where nothing counts: σ(±SHUT) is exactly 0
+        # and 1, so c stays. A packed sequence would be one more copy, and would wait for the lengths.
+        keep = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        x = torch.cat((x.where(keep[..., None], 0), (~keep)[..., None].to(x.dtype)), -1)
+        into, across, *biases = self.cell.all_weights[0]
+        shut = into.new_zeros(4, self.width)
+        shut[0], shut[1] = -SHUT, SHUT
+        weights = [torch.cat((into, shut.reshape(-1, 1)), 1), across, *biases]
+        y, _, c = torch.lstm(x, (state["h"], state["c"]), weights, True, 1, 0.0, self.training, False, True)
+        last = y.gather(1, (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width)).transpose(0, 1)
+        return y, {"h": torch.where((lengths > 0)[:, None], last, state["h"]), "c": c}

@@ -5,12 +5,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from scannable.layers.affine.actions import Scalar
-from scannable.layers.affine.chunkwise import LOWEST_LOG_DECAY, OuterProduct
+from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
 from scannable.layers.layer import LayerState
 from scannable.layers.linear_attention import with_one
+from scannable.nn.device import widest
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection
+
+LOWEST_LOG_FORGET = -1e4
+"""Below this a gate is 0 in every dtype, and sums of many are still exact enough to be subtracted in float64."""
 
 
 class MLSTM(HeadedLayer):
@@ -66,10 +70,10 @@ def stabilised(
 ) -> tuple[OuterProduct, Tensor]:
     """The recurrence of C and n times exp(-m_t), and m_t at every t; `start` is m before the first."""
     # m is a recurrence too, over (max, +): m_t = F_t + max(m_start, max_j (ĩ_j - F_j)) with F the sum of log f. In
-    # float64, because F grows with the length.
-    total = log_forget.double().clamp(min=LOWEST_LOG_DECAY).cumsum(1)
+    # float64, because F grows with the length; a rough m would change no output, but it keeps less in range.
+    total = log_forget.to(widest(start.device)).clamp(min=LOWEST_LOG_FORGET).cumsum(1)
     highest = (log_input - total).cummax(1).values
-    m = (total + torch.maximum(highest, start[:, None].double())).to(start.dtype)
+    m = (total + torch.maximum(highest, start[:, None].to(total.dtype))).to(start.dtype)
     before = torch.cat((start[:, None], m[:, :-1]), 1)
     write = (log_input - m).exp()[..., None]
     return OuterProduct(q, k * write, with_one(v), Scalar(log_forget + before - m)), m

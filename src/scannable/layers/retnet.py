@@ -1,6 +1,9 @@
 """RetNet (Sun et al. 2023, "Retentive network")."""
 
+import math
+
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -56,12 +59,14 @@ class RetNet(HeadedLayer):
         return self.out(self.norm(outputs, gate))
 
 
-def rotated(x: Tensor, place: Tensor, base: float = 10_000.0) -> Tensor:
+def rotated(x: Tensor, place: Int[Tensor, "b n"], base: float = 10_000.0) -> Tensor:
     """Each pair (x_i, x_(i + size/2)) turned by place · base^(-2i / size)."""
     half = x.shape[-1] // 2
-    # In float64: at a million positions float32 has lost the fast pairs' angle.
-    turns = base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
-    angle = (place[..., None] * turns)[:, :, None]
+    # At a million positions float32 has lost the fast pairs' angle. So in whole parts of a turn, 2^64 to each: int64
+    # goes round as an angle does.
+    parts = [round(2**64 * base ** (-i / half) / math.tau) for i in range(half)]
+    turned = (place[..., None] * torch.tensor(parts, device=x.device))[:, :, None]
+    angle = turned.to(torch.promote_types(x.dtype, torch.float32)) * (math.tau / 2**64)
     cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat((first * cosine - second * sine, first * sine + second * cosine), -1)

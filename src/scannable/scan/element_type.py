@@ -113,14 +113,19 @@ def spread(identity: object, element: ElementType) -> Leaves:
 
 
 def _number(value: complex, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    exact = dtype.is_complex or (dtype.is_floating_point and not isinstance(value, complex))
-    try:
-        tensor = torch.tensor(value, dtype=dtype, device=device)
-        if exact or tensor.item() == value:
-            return tensor
-    except (RuntimeError, TypeError, OverflowError):
-        pass
+    if _is_value(value, dtype):
+        return torch.full((), value, dtype=dtype, device=device)
     raise ValueError(f"{name} = {value} is no value of the elements' dtype {dtype}; choose another identity or dtype")
+
+
+def _is_value(value: complex, dtype: torch.dtype) -> bool:
+    """Whether a number stays what it is; floating-point numbers may round."""
+    if dtype.is_complex or isinstance(value, complex):
+        return dtype.is_complex
+    if dtype.is_floating_point:
+        return True
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    return low <= value <= high and value == int(value)
 
 
 def aggregate_leaves(result: object, expected: ElementType) -> Leaves:

@@ -104,9 +104,20 @@ class LevelRoots(Generic[T]):
     """The number of the first node here; only even ones are ever roots."""
     nodes: T
 
-    def index(self, places: Tensor) -> Tensor:
-        """Where in `nodes` the root is, for places whose bit `level` is set."""
-        return ((places >> self.level) - 1 - self.first) // 2
+    def before(self, places: range, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """Which of some successive places have a root of this level before them, counted from the first of these
+        places; and where in `nodes` it is.
+        """
+        k = self.level
+        # Number i of all places whose bit k is set is what i's bits above the lowest k count, this bit, and those k.
+        i = torch.arange(_with_bit(k, places.start), _with_bit(k, places.stop), device=device)
+        here = (i >> k << (k + 1)) + (1 << k) + (i & ((1 << k) - 1)) - places.start
+        return here, (i >> k) - self.first // 2
+
+
+def _with_bit(k: int, place: int) -> int:
+    """How many places before `place` have bit k set."""
+    return (place >> (k + 1) << k) + max(0, (place & ((2 << k) - 1)) - (1 << k))
 
 
 def extend_roots(agg: Agg[T], state: ScanState[T], xs: T, *, dim: int = 0) -> tuple[list[LevelRoots[T]], ScanState[T]]:

@@ -13,6 +13,7 @@ Inside a chunk the letters are: t and j positions, c the chunk's length, `k` and
 axes of all tensors are (b, h, r, c, ...).
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +24,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from scannable.layers.affine.actions import Action, Diagonal, DiagonalPlusRankOne, Identity, RankOne, Scalar
+from scannable.layers.affine.blocks import slice_for
 from scannable.layers.affine.elementwise import LOG2_E, elementwise_states
 from scannable.layers.affine.monoid import Affine, on_tensors
 from scannable.layers.affine.recurrence import Recurrence
 
 CHUNK = 64
-CPU_SLICE = 4096
 FEW_CHUNKS = 32
 """So many chunks are as cheap to add up in one product as one after another."""
-LOWEST_LOG_DECAY = -1e4
-"""Below this a decay is 0 in every dtype; sums of this many are still exact enough to be subtracted in float64."""
 
 
 class _Memory(Recurrence):
@@ -44,11 +43,13 @@ class _Memory(Recurrence):
         return (self.query[..., None, :] @ states)[..., 0, :]
 
     def chunkwise(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        if start.device.type != "cpu" or self.query.shape[1] <= CPU_SLICE:
+        n = self.query.shape[1]
+        together = slice_for(start.device, n)
+        if together == n:
             return self.by_chunks(start)
         # What all chunks at once would need between the steps no longer fits a CPU's cache.
         cut: list[tuple[Tensor, ...]] = []
-        on_tensors(lambda x: cut.append(x.split(CPU_SLICE, 1)) or x, self)
+        on_tensors(lambda x: cut.append(x.split(together, 1)) or x, self)
         outputs: list[Tensor] = []
         for piece in zip(*cut, strict=True):
             parts = iter(piece)
@@ -232,6 +233,10 @@ class _NoDecay:
     def across_chunks(self, offset: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """S' = D_(1..c) S + offset: the memory before each chunk, and behind the last."""
         b, h, r = offset.shape[:3]
+        through = self.through()
+        if r == 1:
+            first = start if through is None else through[:, :, 0] * start
+            return start[:, :, None], first + offset[:, :, 0]
         kept = self.kept_of_chunks(offset) if r <= FEW_CHUNKS else None
         if kept is not None:
             # Row t of `kept` says what is left of the start and of each chunk's offset before chunk t; the last row,
@@ -239,7 +244,6 @@ class _NoDecay:
             everything = torch.cat((start[:, :, None], offset), 2).flatten(3)
             before, end = (kept[..., :-1, :] @ everything, kept[..., -1:, :] @ everything)
             return before.unflatten(-1, offset.shape[3:]), end.unflatten(-1, offset.shape[3:])[:, :, 0]
-        through = self.through()
         decay = offset.new_ones((b, h, r)) if through is None else through[..., 0]
         states = elementwise_states(decay.flatten(0, 1), offset.flatten(0, 1), start.flatten(0, 1))
         states = states.unflatten(0, (b, h))
@@ -254,14 +258,8 @@ class ScalarDecay(_NoDecay):
     """One number for each head and position. With `rows`, only the last so many positions of a chunk ask."""
 
     def __init__(self, log_decay: Float[Tensor, "b h r c"], rows: int | None = None) -> None:
-        c = log_decay.shape[-1]
-        asking = slice(0 if rows is None else c - rows, None)
-        # In float64, because a difference of two long sums is wanted to the last digit of the working precision.
-        total = log_decay.clamp(min=LOWEST_LOG_DECAY).double().mul(LOG2_E).cumsum(-1)
-        difference = total[..., asking, None] - total[..., None, :]
-        later = torch.ones(c, c, dtype=torch.bool, device=log_decay.device).triu(1)[asking]
-        self.between = difference.to(log_decay.dtype).masked_fill(later, -torch.inf).exp2()  # j to t
-        self.since_start = total[..., asking].to(log_decay.dtype).exp2()[..., None]
+        products: Any = _Products.apply(log_decay, log_decay.shape[-1] if rows is None else rows)
+        self.between, self.since_start = products
         self.log_through = log_decay.sum(-1)
 
     def pairs(self, x: Tensor, y: Tensor, rows: int | None = None, before: bool = False) -> Any:
@@ -292,6 +290,44 @@ class ScalarDecay(_NoDecay):
     def kept_of_chunks(self, offset: Tensor) -> Tensor | None:
         # One more step in front, which the start passes unchanged.
         return ScalarDecay(functional.pad(self.log_through, (1, 0))[:, :, None]).between[:, :, 0]
+
+
+class _Products(torch.autograd.Function):
+    """D_(j+1..t) for the last `rows` positions t and all j <= t, and D_(1..t) for those t; 0 where j > t.
+
+    As exp of a difference of two running sums, which are wanted to the last digit of that difference. A float32 holds a
+    sum to the last digit of the sum only, so each logarithm is cut in two: what is left of it when it is rounded to the
+    last digit of a number four times the sum of all, and the rest. Running sums of the first part are exact, and those
+    of the rest are so small that their rounding does not matter.
+
+    Backward needs no difference at all. The gradient of log_decay_i is the sum of W_(t,j) = grad_(t,j) D_(j+1..t) over
+    all j < i <= t, the pairs that i lies between; those of D_(1..t) count as a j before the first.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, log_decay: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        # Twice the logarithm of the smallest normal number: a decay below it is 0, and so is each product with it.
+        lowest = 2 * math.log(torch.finfo(log_decay.dtype).tiny)
+        logs = log_decay.clamp(min=lowest).mul_(LOG2_E)
+        large = 4 * logs.abs().sum(-1, keepdim=True)
+        rounded = (logs + large).sub_(large)
+        first, rest = rounded.cumsum(-1), (logs - rounded).cumsum(-1)
+        asked = log_decay.shape[-1] - rows
+        between = first[..., asked:, None] - first[..., None, :]
+        between = between.add_(rest[..., asked:, None]).sub_(rest[..., None, :]).exp2_().tril_(asked)
+        since_start = (first + rest)[..., asked:].exp2_()[..., None]
+        ctx.save_for_backward(between, since_start)
+        return between, since_start
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        between, since_start = ctx.saved_tensors
+        rows, c = between.shape[-2:]
+        before = grads[1] * since_start
+        # At (t, j): everything from j and from before it to t, which is wanted where j < t.
+        until = (grads[0] * between).cumsum(-1) + before
+        wanted = until * _until(c, until, before=True)[c - rows :]
+        return torch.cat((before.sum(-2), wanted.sum(-2)[..., :-1]), -1), None
 
 
 class _DiagonalDecay(_NoDecay):
@@ -378,7 +414,8 @@ def _chain(
     """Chunk after chunk: Y = own + via S,  S' = through S + writeᵀ Y + offset; all S before chunks, all Y, the last S.
 
     A tree would be log r deep, but would have to multiply the chunks' matrices with each other, several times the work;
-    a chain of n/64 links is little beside what happens inside the chunks.
+    a chain of n/64 links is little beside what happens inside the chunks. Launches: 5 to 8 a chunk in forward and
+    backward, on every device; everything else takes as many for all chunks as for one.
     """
     results: Any = _Chain.apply(own, via, write, through, offset, start)
     return results

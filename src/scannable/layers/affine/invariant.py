@@ -1,7 +1,8 @@
 """Linear time-invariant systems: E is the same at every t, so its powers can be computed once.
 
 `DiagonalInvariant` (S4) is a convolution inside chunks and a short recurrence between them, all matrix products;
-`DenseInvariant` (the linear dynamical system of the appendix) goes through blocks side by side.
+`DenseInvariant` (the linear dynamical system of the appendix) goes through sqrt(n) blocks side by side, with at most
+24 sqrt(n) launches in forward and backward on every device.
 """
 
 from dataclasses import dataclass, replace

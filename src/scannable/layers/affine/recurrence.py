@@ -8,6 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from scannable.layers.affine.monoid import Affine, on_tensors, states
+from scannable.nn.device import without_autocast
 
 Mode = Literal["chunkwise", "scan", "step"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -44,7 +45,7 @@ class Recurrence(ABC):
                 from one position to the next.
         """
         # Under autocast the state would lose what it has to remember.
-        with torch.autocast(start.device.type, enabled=False):
+        with without_autocast(start.device):
             kind = _real(start.dtype)
             same = on_tensors(lambda leaf: leaf.to(kind) if leaf.is_floating_point() else leaf, self)
             if mode == "chunkwise":
