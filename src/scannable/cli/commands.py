@@ -261,7 +261,7 @@ def train(arguments: list[str]) -> None:
     except Interrupted as stopped:
         if run.processes.first:
             console.print(f"{stopped}\nTo go on: {again}", highlight=False)
-        return
+        sys.exit(stopped.exit_code)
     finally:
         leave_processes()
     if run.processes.first:
