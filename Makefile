@@ -29,7 +29,7 @@ bench: setup
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/zoo.py
-	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python -m benchmarks.faults
 
 
 clean:

@@ -46,8 +46,10 @@ class TrainedModel:
 
 
 def write_config(folder: Path, recipe: Recipe[Any, Any]) -> None:
-    """What this run is, for people and for `load_recipe`."""
-    write_whole(folder / "config.json", json.dumps(to_plain(recipe), indent=1).encode() + b"\n")
+    """What this run is, for people and for `load_recipe`; left alone if it is there: the disk may be full."""
+    path, content = folder / "config.json", json.dumps(to_plain(recipe), indent=1).encode() + b"\n"
+    if not path.is_file() or path.read_bytes() != content:
+        write_whole(path, content)
 
 
 def load_recipe(folder: Path) -> Recipe[Any, Any]:
