@@ -37,14 +37,14 @@ def signals(
     twice: tuple[str, ...] = (*TWICE,),
 ) -> None:
     """Send signals to runs that wait for them at an exact moment, and resume these."""
-    for what in once:
+    for what in (*once, *twice):
         folder = place / what.replace(" ", "-")
-        wrong = _badly_stopped(folder, *ONCE[what])
-        tally.add("signals", what, wrong + _badly_resumed(folder, expected))
-    for what in twice:
-        folder = place / what.replace(" ", "-")
-        wrong = _not_stopped_at_once(folder, TWICE[what])
-        tally.add("signals", what, wrong + _badly_resumed(folder, expected))
+        try:
+            wrong = _not_stopped_at_once(folder, TWICE[what]) if what in TWICE else _badly_stopped(folder, *ONCE[what])
+            wrong += _badly_resumed(folder, expected)
+        except RuntimeError as error:
+            wrong = [str(error)]
+        tally.add("signals", what, wrong)
 
 
 def _badly_stopped(folder: Path, number: signal.Signals, aim: Aim, message: str, step: int) -> list[str]:
