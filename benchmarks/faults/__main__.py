@@ -16,7 +16,6 @@ from benchmarks.faults.signals import signals
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import RECIPE, Reference, reference
 from benchmarks.faults.watching import MOMENTS
-
 from scannable.storage.files import write_csv
 
 PARTS = ("kills", "corruptions", "changes", "disks", "signals")

@@ -14,7 +14,6 @@ from benchmarks.faults.life import Life
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import RECIPE, Reference, finish, stopped_at, train
 from benchmarks.faults.watching import Aim
-
 from scannable.storage.configuration import to_plain
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import differences, load_recipe, newest_checkpoint, recipe_of

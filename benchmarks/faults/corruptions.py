@@ -4,11 +4,10 @@ import random
 import shutil
 from pathlib import Path
 
+import scannable.training.checkpoint as checkpoints
 from benchmarks.faults.damage import DAMAGE, WRONG_NAME
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import Reference, finish, stopped_at
-
-import scannable.training.checkpoint as checkpoints
 from scannable.training.checkpoint import CheckpointError
 
 

@@ -9,11 +9,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import scannable.training.checkpoint as checkpoints
 from benchmarks.faults.life import Life
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import RECIPE, Reference, finish, stopped_at, train, whole
-
-import scannable.training.checkpoint as checkpoints
 from scannable.training.checkpoint import CheckpointError
 
 NOBODY = 65534

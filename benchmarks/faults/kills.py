@@ -7,12 +7,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import scannable.training.checkpoint as checkpoints
 from benchmarks.faults.life import Life
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import Reference, finish, train, whole
 from benchmarks.faults.watching import MOMENTS, Aim
-
-import scannable.training.checkpoint as checkpoints
 
 SAVING = ("saving", "between the renames")
 WAYS = (

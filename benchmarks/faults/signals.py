@@ -4,12 +4,11 @@ import re
 import signal
 from pathlib import Path
 
+import scannable.training.checkpoint as checkpoints
 from benchmarks.faults.life import Life
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import Reference, command_line, whole
 from benchmarks.faults.watching import Aim
-
-import scannable.training.checkpoint as checkpoints
 
 ONCE: dict[str, tuple[signal.Signals, Aim, str, int]] = {
     "SIGTERM in a step": (signal.SIGTERM, Aim("step", 13, 0), "stopped at step 13 of 60", 13),

@@ -14,10 +14,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from benchmarks.faults.life import Life
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
+from benchmarks.faults.life import Life
 from scannable.cli.main import main
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes import RECIPES

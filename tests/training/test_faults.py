@@ -1,11 +1,9 @@
 """A small slice of `python -m benchmarks.faults`: kills, damage, changed configurations, full disks and signals."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # where the benchmarks are
 from benchmarks.faults.changes import FORCED, KILLS, change
 from benchmarks.faults.corruptions import corruptions
 from benchmarks.faults.disks import file_limits
