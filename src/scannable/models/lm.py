@@ -17,6 +17,7 @@ from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer, held_bytes
 from scannable.models.lm_config import ZooConfig
 from scannable.models.tokens import checked_tokens
+from scannable.nn.device import may_look
 from scannable.nn.head import TiedHead
 from scannable.nn.loss import sliced_cross_entropy
 from scannable.nn.projection import projection
@@ -170,7 +171,9 @@ class ZooLM(nn.Module):
             )
         self._check_state(state, tokens.shape[0])
         hidden, layers = self._run(tokens, state.layers, lengths, mode)
-        consumed = tokens.shape[1] if lengths is None else int(torch.as_tensor(lengths).max())
+        # A look elsewhere would wait for the device; the longest row is taken to fill the batch there.
+        look = lengths is not None and may_look(torch.as_tensor(lengths))
+        consumed = int(torch.as_tensor(lengths).max()) if look else tokens.shape[1]
         return self.head(hidden), ZooState(state.position + consumed, layers)
 
     def _run(

@@ -139,11 +139,12 @@ def step_rows(
     rows = range(batch.batch_size)
     filled = [position % c for position in batch.positions]
     places = torch.tensor(filled, device=token.device)
-    buffers.tokens[torch.arange(len(token)), places] = token
+    every = torch.arange(len(token), device=token.device)
+    buffers.tokens[every, places] = token
     fresh = [row for row in rows if filled[row] == 0]
 
     def chunks(chosen: Sequence[int]) -> Any:
-        return model.enc(buffers.tokens[list(chosen)])
+        return model.enc(buffers.tokens[torch.tensor(chosen, device=token.device)])
 
     def prefixes(chosen: Sequence[int], like: Any) -> Any:
         each = [tree_map(lambda e, leaf: e.expand(leaf.shape[1:]), batch.scans[row].prefix(), like) for row in chosen]
@@ -151,7 +152,7 @@ def step_rows(
 
     if buffers.cache is None:
         chunk = chunks(rows)
-        hidden = model.inf(prefixes(rows, chunk), chunk)[torch.arange(len(token)), places]
+        hidden = model.inf(prefixes(rows, chunk), chunk)[every, places]
     else:
         if fresh:
             _begin(model.inf, prefixes(fresh, chunks(fresh)), fresh, buffers.cache, c)
