@@ -1,6 +1,8 @@
 """One process or several under torchrun: who this one is, and what all of them agree on."""
 
 import os
+import sys
+import time
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +25,15 @@ class Processes:
         """The sum of each value over all processes."""
         sums = torch.tensor(values, dtype=torch.float64)
         if self.count > 1:
+            owners = sys.getrefcount(sums)
             distributed.all_reduce(sums)
+            # A thread of gloo holds the tensor a moment longer and needs the interpreter to let go of it: a process
+            # that ends before then is aborted. Destroying the group would join that thread, but only if nobody else has
+            # the group: a distributed module does, and so do default arguments in torch.
+            for _ in range(10_000):
+                if sys.getrefcount(sums) <= owners:
+                    break
+                time.sleep(1e-4)
         return sums
 
     def wait(self) -> None:
