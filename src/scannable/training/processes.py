@@ -1,6 +1,8 @@
 """One process or several under torchrun: who this one is, and what all of them agree on."""
 
 import os
+import sys
+import time
 from dataclasses import dataclass
 
 import torch
@@ -27,15 +29,26 @@ class Processes:
 
     def add(self, tensor: Tensor) -> None:
         """Put the sum of this tensor over all processes in its place."""
-        if self.count > 1:
-            distributed.all_reduce(tensor)
+        self._reduce(tensor, distributed.ReduceOp.SUM)
 
     def greatest(self, value: float) -> float:
         """The greatest of all processes' values."""
         found = torch.tensor(value, dtype=torch.float64)
-        if self.count > 1:
-            distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        self._reduce(found, distributed.ReduceOp.MAX)
         return float(found)
+
+    def _reduce(self, tensor: Tensor, operation: "distributed.ReduceOp.RedOpType") -> None:
+        if self.count == 1:
+            return
+        owners = sys.getrefcount(tensor)
+        distributed.all_reduce(tensor, operation)
+        # A thread of gloo holds the tensor a moment longer and needs the interpreter to let go of it: a process that
+        # ends before then is aborted. Destroying the group would join that thread, but only if nobody else has the
+        # group, and default arguments in torch do.
+        for _ in range(10_000):
+            if sys.getrefcount(tensor) <= owners:
+                break
+            time.sleep(1e-4)
 
     def wait(self) -> None:
         """Until all have come here."""
