@@ -161,7 +161,8 @@ class ZooLM(CausalModel[ZooState]):
                 f"the state has {len(state.layers)} layers, this model {len(self.blocks)}; another model made it"
             )
         for block, layer in zip(self._blocks(), state.layers, strict=True):
-            block.mixer.check_state(layer, rows, state.position)
+            block.mixer.check_state(layer, rows)
+            block.mixer.check_position(layer, state.position)
 
     def _consume(
         self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None
