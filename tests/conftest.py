@@ -11,7 +11,7 @@ CHECKED = [
     "scannable.layers",
     *(
         f"scannable.models.{name}"
-        for name in ("lm", "prefix_scannable", "psm_state", "stream_batch", "transformer_psm")
+        for name in ("base", "lm", "prefix_scannable", "psm_state", "stream_batch", "transformer_psm")
     ),
     "scannable.nn",
     "scannable.spd",

@@ -116,7 +116,7 @@ def test_what_does_not_fit_gets_an_answer() -> None:
         model(torch.tensor([[40]]))
     with pytest.raises(ValueError, match=r"expected integers of shape \(batch,\)"):
         model.step(torch.zeros(2, 1, dtype=torch.int64), state)
-    with pytest.raises(TypeError, match="goes on from a state"):
+    with pytest.raises(TypeError, match="goes on from a ZooState"):
         model.step(torch.zeros(2, dtype=torch.int64), None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"has the shape \(2, 2, 4, 8\).*expected \(3, 2, 4, 8\)"):
         model.step(torch.zeros(3, dtype=torch.int64), state)
@@ -131,7 +131,7 @@ def test_what_does_not_fit_gets_an_answer() -> None:
         counted.step(torch.zeros(3, dtype=torch.int64), counted.initial_state(2))
     with pytest.raises(ValueError, match="batch_size=0 must be a whole number"):
         model.initial_state(0)
-    with pytest.raises(ValueError, match="logits_to_keep=-1 must not be negative"):
+    with pytest.raises(ValueError, match="logits_to_keep=-1 must be a whole number of at least 0; None keeps all"):
         model(tokens_of(1, 2), logits_to_keep=-1)
 
 

@@ -121,7 +121,10 @@ def test_a_state_of_another_model_is_refused() -> None:
     model = tiny(4)
     with pytest.raises(ValueError, match="the state has chunks of 7 tokens, this model of 4"):
         model.step(torch.tensor([1]), tiny(7).initial_state(1))
-    with pytest.raises(TypeError, match=r"prefill goes on from a state .*, not StreamBatch"):
+    with pytest.raises(
+        TypeError,
+        match=r"prefill goes on from a PSMState, .*, not from a StreamBatch; take it apart with batch\.row\(i\)",
+    ):
         model.prefill(torch.zeros(1, 3, dtype=torch.int64), sc.join([model.initial_state(1)]))  # pyright: ignore
 
 

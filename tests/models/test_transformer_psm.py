@@ -27,18 +27,32 @@ def test_noise_is_on_what_agg_returns_and_only_in_training(compress: str) -> Non
     assert torch.equal(noisy.eval().agg(older, newer), plain.eval().agg(older, newer))
 
 
-def test_noise_grows_with_the_progress_of_a_run() -> None:
+def test_noise_grows_with_the_progress_of_a_run_in_ones_own_loop() -> None:
     noisy = model_of(state_noise=0.4)
+    assert noisy.agg.noise == 0.4
     older, newer = torch.randn(2, 500, 2, 32).unbind(0)
     states = model_of().agg(older, newer).detach()
     for progress, expected in ((0.0, 0.0), (0.25, 0.2), (0.5, 0.4), (1.0, 0.4)):
-        noisy.at_progress(progress)
+        noisy.grow_state_noise(progress)
         noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
         assert abs(float(noise.std()) - expected) < 0.01
     assert noisy.state_dict().keys() == model_of().state_dict().keys()
     sooner = model_of(state_noise=0.4, state_noise_over=0.25)
-    sooner.at_progress(0.125)
+    sooner.grow_state_noise(0.125)
     assert sooner.agg.noise == 0.2
+    assert isinstance(sooner.agg, TransformerAgg)
+    sooner.agg.noise = 0.0
+    assert torch.equal(sooner.agg(older, newer), model_of().agg(older, newer))
+
+
+def test_noise_is_refused_where_there_is_none() -> None:
+    model = model_of(state_noise=0.4)
+    for progress in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match=f"progress={progress} must lie between 0 and 1"):
+            model.grow_state_noise(progress)
+    model.agg = torch.nn.Identity()
+    with pytest.raises(TypeError, match="the noise is that of a TransformerAgg; this model's Agg is a Identity"):
+        model.grow_state_noise(0.5)
 
 
 @pytest.mark.parametrize("compress", ["right_half", "projection"])
@@ -66,13 +80,11 @@ def test_noise_leaves_duality_as_it_is() -> None:
     sc.verify_duality(model_of(state_noise=0.5), torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
 
 
-def test_agg_starts_from_inf_only_when_the_first_length_is_left() -> None:
-    model = model_of(agg_from_inf=True)
+def test_agg_starts_from_a_copy_of_inf() -> None:
+    model = model_of()
     tokens = torch.randint(7, (2, 9))
     before = model(tokens)
-    assert model.begin_stage(2) == []
-    assert torch.equal(model(tokens), before)
-    names = model.begin_stage(1)
+    names = model.start_agg_from_inf()
     assert not torch.equal(model(tokens), before)
     agg, inf = (
         {name[len(part) :]: weight for name, weight in model.state_dict().items() if name.startswith(part)}
@@ -81,7 +93,25 @@ def test_agg_starts_from_inf_only_when_the_first_length_is_left() -> None:
     assert all(torch.equal(agg[name], inf[name]) for name in inf)
     assert set(names) == {f"agg.transformer.{name}" for name in agg}
     assert agg["norm.weight"].data_ptr() != inf["norm.weight"].data_ptr()
-    assert model_of().begin_stage(1) == []
+
+
+def test_agg_cannot_start_from_an_inf_of_another_kind() -> None:
+    torch.manual_seed(0)
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=2, inf_layers=1, heads=2))
+    with pytest.raises(ValueError, match=r"layers and heads of Inf, \(1, 2\), but it has \(2, 2\)"):
+        model.start_agg_from_inf()
+    model.inf = torch.nn.Identity()
+    with pytest.raises(TypeError, match="copies a TransformerInf into a TransformerAgg, not a Identity into a"):
+        model.start_agg_from_inf()
+
+
+def test_a_curriculum_starts_agg_when_it_leaves_its_first_length() -> None:
+    model = model_of(agg_from_inf=True)
+    assert model.begin_stage(2) == [] and model_of().begin_stage(1) == []
+    assert model.begin_stage(1) == model.start_agg_from_inf()
+    noisy = model_of(state_noise=0.4)
+    noisy.at_progress(0.25)
+    assert noisy.agg.noise == 0.2
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -31,11 +31,28 @@ def test_attention_counts_both_of_its_products() -> None:
     assert work.operations == 2 * 3 * 2 * (2 * 5 * 7 * 8)
 
 
-def test_a_triangular_solve_counts_the_triangle_once() -> None:
-    # For each right-hand side 1 + 2 + ... + 5 = 15 entries of the triangle: two operations each, but one division.
+def test_a_triangular_solve_counts_each_multiply_add_once() -> None:
+    # Row i takes i products and their subtraction, and one division: i^2 over n rows is n (n - 1) + n = n^2 a column.
+    matrix = torch.eye(5).expand(3, 5, 5).contiguous()
     with CountedWork() as work:
-        torch.linalg.solve_triangular(torch.eye(5).expand(3, 5, 5), torch.ones(3, 5, 7), upper=False)
-    assert work.operations == 3 * 7 * (2 * 15 - 5)
+        torch.linalg.solve_triangular(matrix, torch.ones(3, 5, 2), upper=False)
+    assert work.operations == 3 * 2 * 5**2
+
+
+def test_work_of_each_kind_is_counted_by_hand() -> None:
+    x, y = torch.ones(4, 6), torch.ones(6, 5)
+    counts = {
+        "product": (lambda: x @ y, 2 * 4 * 6 * 5),
+        "pointwise": (lambda: x.exp() + x, 2 * 4 * 6),
+        "reduction": (lambda: x.sum(1), 4 * 6),
+        "cumulative": (lambda: x.cumsum(0), 4 * 6),
+        "view and copy": (lambda: x.t().clone(), 0),
+        "of integers": (lambda: torch.ones(3, dtype=torch.int64) + 1, 0),
+    }
+    for name, (function, expected) in counts.items():
+        with CountedWork() as work:
+            function()
+        assert work.operations == expected, name
 
 
 def test_depth_is_the_longest_chain_of_calls_that_need_each_other() -> None:

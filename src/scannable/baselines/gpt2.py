@@ -1,7 +1,6 @@
 """GPT-2 as people use it: the model of transformers. Its state is the keys and values of all tokens so far."""
 
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
+from scannable.models.config_checks import check_choice, check_number
 from scannable.nn import KVCache
 from scannable.nn.positions import starting_positions
 from scannable.storage.registry import register_model, storable
@@ -42,14 +42,12 @@ class GPT2BaselineConfig:
     """Start the learned positions as sinusoids of that size instead of noise."""
 
     def __post_init__(self) -> None:
-        check_config(self, "vocab_size", "width", "layers", "heads", "context")
-        if self.positions not in ("absolute", "none"):
-            raise ValueError(f"positions={self.positions!r} is neither 'absolute' nor 'none'")
+        check_config(self, "heads", "context")
+        check_choice(self, "positions", "absolute", "none")
         if self.sinusoids and self.positions == "none":
             raise ValueError("sinusoids=True needs positions to start so, but positions='none'; drop one of the two")
-        std = self.init_std
-        if std is not None and (type(std) not in (int, float) or not isfinite(std) or std <= 0):
-            raise ValueError(f"init_std={std!r} must be above 0, or None for GPT-2's {GPT2_INIT_STD}")
+        if self.init_std is not None:
+            check_number(self, "init_std", lambda std: std > 0, f"be above 0, or None for GPT-2's {GPT2_INIT_STD}")
 
 
 @storable
@@ -140,8 +138,7 @@ class GPT2Baseline(Baseline[GPT2State]):
         room = 1 << (position - 1).bit_length() if position else 0
         return room if self.config.positions == "none" else min(room, self.config.context)
 
-    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """The formula for `state.nbytes` after `position` tokens."""
+    def _nbytes(self, position: int, batch_size: int) -> int:
         vectors = 2 * self.config.layers * batch_size * self.capacity(position)
         return vectors * self.config.width * self.transformer.wte.weight.itemsize
 

@@ -1,90 +1,49 @@
-"""What the baselines have in common: all of the protocol but the way from tokens to hidden vectors."""
+"""What the baselines share beyond the protocol of all models."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from importlib import import_module
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
+from scannable.models.base import CausalModel
+from scannable.models.config_checks import check_dropout, check_heads, check_outputs, check_sizes, check_switches
 from scannable.models.tokens import checked_tokens
 from scannable.nn.head import TiedHead
-from scannable.nn.loss import sliced_cross_entropy
 
 S = TypeVar("S")
 
 
-class Baseline(nn.Module, ABC, Generic[S]):
-    """A causal sequence model; it brings `config`, `head`, and the four methods that are abstract here."""
+class Baseline(CausalModel[S]):
+    """A model that runs one function from tokens to hidden vectors, with a state or without; it brings `config`."""
 
-    state_kind: ClassVar[type]
     config: Any
-    head: nn.Module
 
-    def forward(self, tokens: Int[Tensor, "b n"], *, logits_to_keep: int | None = None) -> Float[Tensor, "b m out"]:
-        """Outputs at every position, or at the last `logits_to_keep` of them."""
-        hidden = self.hidden(tokens)
-        if logits_to_keep is not None:
-            if logits_to_keep < 0:
-                raise ValueError(f"logits_to_keep={logits_to_keep} must not be negative; None keeps all")
-            hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
-        return self.head(hidden)
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return self.config.vocab_size
 
-    def hidden(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+    def hidden(self, tokens: Integer[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head."""
-        return self._extend(checked_tokens(tokens, 2, self.config.vocab_size), None)[0]
+        tokens = checked_tokens(tokens, 2, self.vocab_size)
+        return self._run(tokens, None)[0] if tokens.numel() else self._nothing(tokens)
 
-    def loss(
-        self, tokens: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], *, slice_length: int = 1024
-    ) -> Float[Tensor, ""]:
-        """Mean cross-entropy over the targets that are not -100, without ever holding all logits."""
-        return sliced_cross_entropy(self.hidden(tokens), targets, self.head, slice_length=slice_length)
-
-    def initial_state(self, batch_size: int) -> S:
-        """The state before the first token."""
-        if type(batch_size) is not int or batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} must be a whole number of at least 1")
-        return self._empty(batch_size)
-
-    @torch.no_grad()
-    def prefill(self, tokens: Int[Tensor, "b m"], state: S) -> tuple[Float[Tensor, "b m out"], S]:
-        """Consume m tokens, from any state."""
-        tokens = checked_tokens(tokens, 2, self.config.vocab_size)
-        if not isinstance(state, self.state_kind):
-            raise TypeError(
-                f"a stream goes on from a state of initial_state, prefill or step, not {type(state).__name__}"
-            )
-        self._check_state(state, tokens.shape[0])
-        hidden, after = self._extend(tokens, state)
-        return self.head(hidden), state if after is None else after
-
-    @torch.no_grad()
-    def step(self, token: Int[Tensor, " b"], state: S) -> tuple[Float[Tensor, "b out"], S]:
-        """Consume one token."""
-        logits, state = self.prefill(checked_tokens(token, 1, None)[:, None], state)
-        return logits[:, 0], state
-
-    def _extend(self, tokens: Tensor, state: S | None) -> tuple[Tensor, S | None]:
+    def _consume(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
         if not tokens.numel():
-            return next(self.parameters()).new_zeros(*tokens.shape, self.config.width), state
-        return self._run(tokens, state)
+            return self._nothing(tokens), state
+        hidden, after = self._run(tokens, state)
+        assert after is not None
+        return hidden, after
 
-    @abstractmethod
-    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """The formula for `state.nbytes` after `position` tokens."""
-
-    @abstractmethod
-    def _empty(self, batch_size: int) -> S:
-        """The state before the first token."""
-
-    @abstractmethod
-    def _check_state(self, state: S, rows: int) -> None:
-        """Refuse a state of a model of another shape. (One of the same shape with other weights goes unnoticed.)"""
+    def _nothing(self, tokens: Tensor) -> Tensor:
+        return next(self.parameters()).new_zeros(*tokens.shape, self.config.width)
 
     @abstractmethod
     def _run(self, tokens: Tensor, state: S | None) -> tuple[Tensor, S | None]:
-        """The hidden vectors of at least one token, and the state behind them if one was given.
+        """The hidden vectors of at least one token, and the state after them if one was given.
 
         Without a state everything is differentiable, and nothing is kept.
         """
@@ -100,24 +59,15 @@ def output_layer(config: Any, embedding: nn.Embedding, std: float, scale: float 
 
 
 def check_config(config: Any, *sizes: str) -> None:
-    """Refuse sizes that are no whole numbers above 0, and what no baseline can have."""
-    for name in (*sizes, *(() if config.out_size is None else ("out_size",))):
-        value = getattr(config, name)
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
-    if "heads" in sizes and config.width % config.heads:
-        raise ValueError(f"width={config.width} is not a multiple of heads={config.heads}; choose heads that divide it")
-    for name in ("tie_weights", "sinusoids"):
-        if type(value := getattr(config, name, False)) is not bool:
-            raise ValueError(f"{name}={value!r} must be True or False")
-    if config.tie_weights and config.out_size not in (None, config.vocab_size):
-        raise ValueError(
-            f"tie_weights needs one output for each token, but out_size={config.out_size} and "
-            f"vocab_size={config.vocab_size}; drop one of the two"
-        )
-    dropout = getattr(config, "dropout", 0)
-    if type(dropout) not in (int, float) or not 0 <= dropout < 1:
-        raise ValueError(f"dropout={dropout!r} must lie in [0, 1)")
+    """Refuse what no baseline can have, and `sizes` that are not whole numbers of at least 1."""
+    check_sizes(config, "width", "layers", *sizes)
+    check_outputs(config)
+    if "heads" in sizes:
+        check_heads(config.width, config.heads)
+    if hasattr(config, "sinusoids"):
+        check_switches(config, "sinusoids")
+    if hasattr(config, "dropout"):
+        check_dropout(config)
 
 
 def check_part(name: str, part: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -36,7 +36,7 @@ class SlidingWindowConfig:
     """Start the learned positions as sinusoids instead of noise."""
 
     def __post_init__(self) -> None:
-        check_config(self, "vocab_size", "width", "layers", "heads", "window", "context")
+        check_config(self, "heads", "window", "context")
 
 
 @storable
@@ -88,8 +88,8 @@ class SlidingWindowTransformer(Baseline[SlidingWindowState]):
         self.norm = nn.LayerNorm(config.width)
         self.head: nn.Module = output_layer(config, self.embedding, config.width**-0.5, config.width**-0.5)
 
-    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """The formula for `state.nbytes` after `position` tokens: constant once the window is full."""
+    def _nbytes(self, position: int, batch_size: int) -> int:
+        """Constant once the window is full."""
         vectors = 2 * self.config.layers * batch_size * min(position, self.config.window - 1)
         return vectors * self.config.width * self.positions.itemsize
 

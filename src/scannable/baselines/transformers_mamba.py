@@ -33,7 +33,7 @@ class MambaBaselineConfig:
     """Use the embedding as the output layer; needs outputs that are the vocabulary."""
 
     def __post_init__(self) -> None:
-        check_config(self, "vocab_size", "width", "layers", "state_size", "expand", "convolution")
+        check_config(self, "state_size", "expand", "convolution")
 
 
 @storable
@@ -96,8 +96,8 @@ class MambaBaseline(Baseline[MambaState]):
         channels = self.config.expand * self.config.width
         return (rows, channels, self.config.convolution), (rows, channels, self.config.state_size)
 
-    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """The formula for `state.nbytes`, which does not depend on the tokens consumed."""
+    def _nbytes(self, position: int, batch_size: int) -> int:
+        """It does not depend on the position."""
         channels = self.config.layers * batch_size * self.config.expand * self.config.width
         convolution, recurrence = self._dtypes
         per_channel = self.config.convolution * convolution.itemsize + self.config.state_size * recurrence.itemsize

@@ -37,7 +37,7 @@ class SequenceLayer(nn.Module, ABC):
         check_sizes(width=width, heads=heads)
         self.width: int = width
         self.heads: int = heads
-        self._expected: dict[Any, dict[str, tuple[torch.Size, torch.dtype]]] = {}
+        self._expected: dict[int, dict[str, tuple[torch.Size, torch.dtype]]] = {}
 
     def forward(self, x: Float[Tensor, "b n d"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
         """All outputs, from the empty state."""
@@ -73,22 +73,36 @@ class SequenceLayer(nn.Module, ABC):
         """Bytes of a state after `position` positions; for an affine row the same after any number."""
         return held_bytes(self.initial_state(batch_size))
 
-    def check_state(self, state: LayerState, rows: int, position: int) -> None:
-        """Refuse a state that this layer cannot have made for so many rows after so many positions."""
-        key = (rows, next(self.parameters()).dtype)
-        if key not in self._expected:
+    def check_state(self, state: LayerState, rows: int) -> None:
+        """Refuse a state that this layer cannot have made for so many rows."""
+        if torch.compiler.is_compiling():
+            return
+        check_is_state(self, state)
+        if rows not in self._expected:
             # Kept, because a step asks every time.
-            self._expected = {key: {name: (x.shape, x.dtype) for name, x in self.initial_state(rows).items()}}
-        expected = self._expected[key]
+            self._expected = {rows: {name: (x.shape, x.dtype) for name, x in self.initial_state(rows).items()}}
+        expected = self._expected[rows]
         if state.keys() != expected.keys():
-            raise ValueError(f"the state holds {', '.join(state)}, this row {', '.join(expected)}; another row made it")
+            raise ValueError(
+                f"the state holds {', '.join(map(str, state)) or 'nothing'}, that of {type(self).__name__} "
+                f"{', '.join(expected)}; another row made it: start from this layer's initial_state({rows})"
+            )
         for name, (shape, dtype) in expected.items():
             held = state[name]
-            if (held.shape, held.dtype) != (shape, dtype):
+            if held.shape != shape or held.dtype != dtype:
                 raise ValueError(
                     f"the state's {name!r} has the shape {tuple(held.shape)} and dtype {held.dtype}, expected "
-                    f"{tuple(shape)} and {dtype}; another model or batch made it"
+                    f"{tuple(shape)} and {dtype}; another model or batch made it: start from this layer's "
+                    f"initial_state({rows})"
                 )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        # A change of dtype changes what is expected of a state.
+        self._expected = {}
+        return super()._apply(fn, recurse)
+
+    def check_position(self, state: LayerState, position: int) -> None:
+        """Refuse a state that is not after so many positions, in a layer that can tell."""
 
     def check(self, x: Tensor, lengths: Tensor | None, mode: str) -> Bool[Tensor, "b n"] | None:
         """Refuse what no row can take; the positions that count, or None for all."""
@@ -118,6 +132,15 @@ class SequenceLayer(nn.Module, ABC):
     def memory_dtype(self) -> torch.dtype:
         """Half precision forgets what it adds up, so a state is float32 at least."""
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+
+def check_is_state(layer: SequenceLayer, state: object) -> None:
+    """Refuse what is no state of any layer."""
+    if not isinstance(state, dict):
+        raise TypeError(
+            f"{type(layer).__name__} goes on from a state of its initial_state, extend or step, not from "
+            f"{type(state).__name__}"
+        )
 
 
 def check_sizes(**sizes: object) -> None:

@@ -9,7 +9,7 @@ from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import CHUNK, ScalarDecay, chunked
 from scannable.layers.affine.monoid import Affine, compose
 from scannable.layers.affine.recurrence import Mode
-from scannable.layers.layer import LayerState, SequenceLayer, check_sizes, head_size, owned
+from scannable.layers.layer import LayerState, SequenceLayer, check_is_state, check_sizes, head_size, owned
 from scannable.nn.device import may_look, without_autocast
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection, step_size_bias
@@ -70,18 +70,29 @@ class LogLinearAttention(SequenceLayer):
         buffered = position % self.chunk * (2 * self.head_size + 1)
         return batch_size * self.heads * (memories + buffered) * self.memory_dtype.itemsize
 
-    def check_state(self, state: LayerState, rows: int, position: int) -> None:
+    def check_state(self, state: LayerState, rows: int) -> None:
+        if torch.compiler.is_compiling():
+            return
+        check_is_state(self, state)
         if state.keys() != {"counter", "key", "value", "log_decay"} or not isinstance(state["counter"], ScanState):
-            raise ValueError(f"the state holds {', '.join(state)}: another row made it")
-        expected, held = (rows, self.heads, self.head_size), state["key"].shape
-        if (held[0], *held[2:]) != expected or held[1] >= self.chunk:
             raise ValueError(
-                f"the state's keys have the shape {tuple(held)}, expected ({rows}, less than {self.chunk}, "
-                f"{self.heads}, {self.head_size}); another model or batch made it"
+                f"the state holds {', '.join(map(str, state)) or 'nothing'}, that of {type(self).__name__} a counter, "
+                f"key, value, log_decay; another row made it: start from this layer's initial_state({rows})"
             )
-        if state["key"].dtype != self.memory_dtype:
-            raise ValueError(f"the state is {state['key'].dtype}, this model needs {self.memory_dtype}")
-        counted = state["counter"].position * self.chunk + held[1]
+        heads, size, kind = self.heads, self.head_size, self.memory_dtype
+        filled = min(state["key"].shape[1], self.chunk - 1)
+        expected = {"key": (size,), "value": (size,), "log_decay": ()}
+        held = [(name, state[name], (rows, filled, heads, *rest)) for name, rest in expected.items()]
+        held += [("counter", root.offset, (rows, heads, size, size)) for root in state["counter"].roots.values()]
+        for name, part, shape in held:
+            if part.shape != shape or part.dtype != kind:
+                raise ValueError(
+                    f"the state's {name!r} has the shape {tuple(part.shape)} and dtype {part.dtype}, expected {shape} "
+                    f"and {kind}; another model or batch made it: start from this layer's initial_state({rows})"
+                )
+
+    def check_position(self, state: LayerState, position: int) -> None:
+        counted = state["counter"].position * self.chunk + state["key"].shape[1]
         if counted != position:
             raise ValueError(
                 f"the state's counter stands at {counted} positions, the stream at {position}; a layer with another "
@@ -98,6 +109,7 @@ class LogLinearAttention(SequenceLayer):
     ) -> tuple[Float[Tensor, "b n d"], LayerState]:
         self.check(x, lengths, mode)
         self._check_lengths(lengths, x.shape[1])
+        self.check_state(state, x.shape[0])
         if x.numel() == 0:
             return x, state
         if mode == "step" and x.shape[1] > 1:

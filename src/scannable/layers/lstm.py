@@ -40,6 +40,7 @@ class LSTM(SequenceLayer):
         mode: Mode = "chunkwise",
     ) -> tuple[Float[Tensor, "b n d"], LayerState]:
         self.check(x, lengths, mode)
+        self.check_state(state, x.shape[0])
         if x.numel() == 0:
             return x, state
         lengths = None if lengths is None else torch.as_tensor(lengths, device=x.device)

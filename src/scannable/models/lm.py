@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -15,11 +15,11 @@ from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.monoid import Affine
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer, held_bytes
+from scannable.models.base import CausalModel, check_logits_to_keep, last
 from scannable.models.lm_config import ZooConfig
 from scannable.models.tokens import checked_tokens
 from scannable.nn.device import may_look
 from scannable.nn.head import TiedHead
-from scannable.nn.loss import sliced_cross_entropy
 from scannable.nn.projection import projection
 from scannable.storage.registry import storable
 
@@ -80,7 +80,7 @@ class ZooBlock(nn.Module):
         return (x if self.mlp is None else x + self.dropout(self.mlp(x))), state
 
 
-class ZooLM(nn.Module):
+class ZooLM(CausalModel[ZooState]):
     """Any row of Table 1 as a causal sequence model, with the protocol that all models here have.
 
         model = ZooLM(ZooConfig(row="mamba", layers=4, width=256, vocab_size=50257))
@@ -88,6 +88,8 @@ class ZooLM(nn.Module):
     Projections start with variance 1 / fan-in, those that write to the residual stream less by the square root of how
     many there are.
     """
+
+    state_kind: ClassVar[type] = ZooState
 
     def __init__(self, config: ZooConfig) -> None:
         super().__init__()
@@ -117,64 +119,61 @@ class ZooLM(nn.Module):
         for writer in writers:
             writer.weight.mul_(len(writers) ** -0.5)
 
-    def forward(
-        self, tokens: Int[Tensor, "b n"], *, logits_to_keep: int | None = None, mode: Mode = "chunkwise"
-    ) -> Float[Tensor, "b m out"]:
-        """Outputs at every position, or at the last `logits_to_keep` of them."""
-        hidden = self.hidden(tokens, mode=mode)
-        if logits_to_keep is not None:
-            if logits_to_keep < 0:
-                raise ValueError(f"logits_to_keep={logits_to_keep} must not be negative; None keeps all")
-            hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
-        return self.head(hidden)
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return self.config.vocab_size
 
-    def hidden(self, tokens: Int[Tensor, "b n"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
+    def forward(
+        self, tokens: Integer[Tensor, "b n"], *, logits_to_keep: int | None = None, mode: Mode = "chunkwise"
+    ) -> Float[Tensor, "b m out"]:
+        """As for every model; `mode` is which of the three equal ways runs the recurrences."""
+        check_logits_to_keep(logits_to_keep)
+        return self.head(last(self.hidden(tokens, mode=mode), logits_to_keep))
+
+    def hidden(self, tokens: Integer[Tensor, "b n"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head."""
-        tokens = checked_tokens(tokens, 2, self.config.vocab_size)
+        tokens = checked_tokens(tokens, 2, self.vocab_size)
         layers = tuple(block.mixer.initial_state(tokens.shape[0]) for block in self._blocks())
         return self._run(tokens, layers, None, mode)[0]
 
-    def loss(
-        self, tokens: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], *, slice_length: int = 1024
-    ) -> Float[Tensor, ""]:
-        """Mean cross-entropy over the targets that are not -100, without ever holding all logits."""
-        return sliced_cross_entropy(self.hidden(tokens), targets, self.head, slice_length=slice_length)
-
-    def initial_state(self, batch_size: int) -> ZooState:
-        """The state before the first token."""
-        if type(batch_size) is not int or batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} must be a whole number of at least 1")
-        return ZooState(0, tuple(block.mixer.initial_state(batch_size) for block in self._blocks()))
-
-    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """The formula for `state.nbytes` after `position` tokens; for an affine row it does not depend on them."""
-        return sum(block.mixer.state_nbytes(position, batch_size) for block in self._blocks())
-
     @torch.no_grad()
     def prefill(
-        self, tokens: Int[Tensor, "b m"], state: ZooState, *, lengths: Int[Tensor, " b"] | None = None
-    ) -> tuple[Float[Tensor, "b m out"], ZooState]:
+        self,
+        tokens: Integer[Tensor, "b m"],
+        state: ZooState,
+        *,
+        logits_to_keep: int | None = None,
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> tuple[Float[Tensor, "b k out"], ZooState]:
         """Consume m tokens in parallel, from any state. With `lengths`, only the first so many of each row."""
-        return self._consume(tokens, state, lengths, "chunkwise")
+        return self._go_on(tokens, state, logits_to_keep, lengths=lengths)
 
-    @torch.no_grad()
-    def step(self, token: Int[Tensor, " b"], state: ZooState) -> tuple[Float[Tensor, "b out"], ZooState]:
-        """Consume one token: O(1) work for an affine row, whatever came before."""
-        logits, state = self._consume(checked_tokens(token, 1, None)[:, None], state, None, "step")
-        return logits[:, 0], state
+    def _empty(self, batch_size: int) -> ZooState:
+        return ZooState(0, tuple(block.mixer.initial_state(batch_size) for block in self._blocks()))
 
-    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None, mode: Mode) -> tuple[Tensor, ZooState]:
-        tokens = checked_tokens(tokens, 2, self.config.vocab_size)
-        if not isinstance(state, ZooState):
-            raise TypeError(
-                f"a stream goes on from a state of initial_state, prefill or step, not {type(state).__name__}"
+    def _nbytes(self, position: int, batch_size: int) -> int:
+        """For an affine row it does not depend on the position."""
+        return sum(block.mixer.state_nbytes(position, batch_size) for block in self._blocks())
+
+    def _check_state(self, state: ZooState, rows: int) -> None:
+        if len(state.layers) != len(self.blocks):
+            raise ValueError(
+                f"the state has {len(state.layers)} layers, this model {len(self.blocks)}; another model made it"
             )
-        self._check_state(state, tokens.shape[0])
-        hidden, layers = self._run(tokens, state.layers, lengths, mode)
+        for block, layer in zip(self._blocks(), state.layers, strict=True):
+            block.mixer.check_state(layer, rows)
+            block.mixer.check_position(layer, state.position)
+
+    def _consume(
+        self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None
+    ) -> tuple[Float[Tensor, "b m d"], ZooState]:
+        """One token is O(1) work for an affine row, whatever came before."""
+        hidden, layers = self._run(tokens, state.layers, lengths, "step" if tokens.shape[1] == 1 else "chunkwise")
         # A look elsewhere would wait for the device; the longest row is taken to fill the batch there.
         look = lengths is not None and may_look(torch.as_tensor(lengths))
         consumed = int(torch.as_tensor(lengths).max()) if look else tokens.shape[1]
-        return self.head(hidden), ZooState(state.position + consumed, layers)
+        return hidden, ZooState(state.position + consumed, layers)
 
     def _run(
         self, tokens: Tensor, layers: tuple[LayerState, ...], lengths: Tensor | None, mode: Mode
@@ -190,10 +189,3 @@ class ZooLM(nn.Module):
             )
             after.append(state)
         return self.norm(x), tuple(after)
-
-    def _check_state(self, state: ZooState, rows: int) -> None:
-        """Refuse a state of a model of another shape. (One of the same shape with other weights goes unnoticed.)"""
-        if len(state.layers) != len(self.blocks):
-            raise ValueError(f"the state has {len(state.layers)} layers, this model {len(self.blocks)}")
-        for block, layer in zip(self._blocks(), state.layers, strict=True):
-            block.mixer.check_state(layer, rows, state.position)

@@ -4,6 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scannable.layers import LAYERS
+from scannable.models.config_checks import (
+    check_dropout,
+    check_number,
+    check_outputs,
+    check_sizes,
+    check_switches,
+)
 from scannable.storage.registry import register_model
 
 
@@ -32,19 +39,16 @@ class ZooConfig:
     """Further arguments of the row's layer, such as state_size for Mamba."""
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "layers", "width", "heads", *(() if self.out_size is None else ("out_size",)))
-        for name in sizes:
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be a whole number of at least 1")
-        if self.row not in LAYERS:
+        check_sizes(self, "layers", "width", "heads")
+        check_outputs(self)
+        check_switches(self, "mlp", "checkpoint")
+        check_dropout(self)
+        check_number(self, "eps", lambda eps: eps > 0, "be above 0")
+        # A tuple of names: to look a layer up in the mapping would import it, and torch with it.
+        if self.row not in tuple(LAYERS):
             raise ValueError(f"row={self.row!r} is none of {', '.join(LAYERS)}")
-        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout!r} must lie in [0, 1)")
-        if self.tie_weights and self.out_size not in (None, self.vocab_size):
-            raise ValueError(
-                f"tie_weights needs one output for each token, but out_size={self.out_size} and "
-                f"vocab_size={self.vocab_size}; drop one of the two"
-            )
+        if type(self.options) is not dict:
+            raise ValueError(f"options={self.options!r} must be a dict of further arguments of the row's layer")
 
 
 register_model("scannable.models.lm:ZooLM", ZooConfig)

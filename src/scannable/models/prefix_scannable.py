@@ -1,18 +1,19 @@
 """Definition "Prefix-Scannable Model", for any three modules: Alg. 3 in parallel, Alg. 4 token by token."""
 
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from scannable.models.base import CausalModel, check_whole
 from scannable.models.psm_state import HALF_WRITTEN, ChunkBuffers, PSMState
 from scannable.models.stream_batch import StreamBatch, step_rows
 from scannable.models.tokens import checked_tokens
 from scannable.nn.cache import KVCache
-from scannable.nn.loss import sliced_cross_entropy
 from scannable.scan import empty, extend, scan
+from scannable.scan.element_type import ElementType, spread
 from scannable.scan.tree import flatten, tree_map, unflatten
 
 S = TypeVar("S", PSMState, StreamBatch)
@@ -35,7 +36,7 @@ class IncrementalInf(Protocol):
         ...
 
 
-class PrefixScannableModel(nn.Module):
+class PrefixScannableModel(CausalModel[PSMState]):
     """Enc, Agg, Inf and an identity, over chunks of c tokens (Def. PSM).
 
         x_i = Enc(C_i)        s = Scan(x, Agg, e), exclusive        y_i = Inf(s_i, x_i)
@@ -48,7 +49,8 @@ class PrefixScannableModel(nn.Module):
         agg: `agg(older, newer)`, every leading axis a batch.
         inf: `inf(prefix, x)` to outputs (..., c, out); output j may depend on the prefix and on x_0 to x_j only. If it
             is an `IncrementalInf`, a step costs one position; if not, one chunk.
-        identity: e, shaped like one element (c, d) or broadcasting to it; what Inf sees before the first chunk.
+        identity: e, what Inf sees before the first chunk: of the structure of one element, each tensor of its shape
+            (c, d) or broadcasting to it, or a number; a parameter is learned.
         chunk_length: c.
         head: applied to Inf's outputs last, and only where outputs are wanted.
         literal_identity: call Agg(e, x) instead of taking it for x.
@@ -56,6 +58,8 @@ class PrefixScannableModel(nn.Module):
 
     Lengths need not be multiples of c anywhere.
     """
+
+    state_kind: ClassVar[type] = PSMState
 
     def __init__(
         self,
@@ -70,8 +74,7 @@ class PrefixScannableModel(nn.Module):
         checkpoint: bool = False,
     ) -> None:
         super().__init__()
-        if type(chunk_length) is not int or chunk_length < 1:
-            raise ValueError(f"chunk_length={chunk_length!r} must be a whole number of at least 1")
+        check_whole("chunk_length", chunk_length, 1)
         self.enc = enc
         self.agg = agg
         self.inf = inf
@@ -79,33 +82,40 @@ class PrefixScannableModel(nn.Module):
         self.chunk_length: int = chunk_length
         self.literal_identity: bool = literal_identity
         self.checkpoint: bool = checkpoint
-        leaves, self._identity_structure = flatten(identity)
-        for i, leaf in enumerate(leaves):
+        self._set_identity(identity)
+
+    @torch.no_grad()
+    def _set_identity(self, identity: Any) -> None:
+        """Keep e, which must fit the elements that Enc makes."""
+        leaves, self._identity_structure = flatten(identity, "the identity", numbers=True)
+        device = next((leaf.device for leaf in (*self.enc.parameters(), *leaves) if isinstance(leaf, Tensor)), None)
+        one = self.enc(torch.zeros(1, self.chunk_length, dtype=torch.int64, device=device))
+        element = ElementType.of(*flatten(tree_map(lambda leaf: leaf[0], one)))
+        whole = spread(identity, element)
+        self._element_shapes: tuple[torch.Size, ...] = element.shapes
+        for i, (leaf, full) in enumerate(zip(leaves, whole, strict=True)):
             if isinstance(leaf, nn.Parameter):
                 self.register_parameter(f"identity_{i}", leaf)
             else:
-                self.register_buffer(f"identity_{i}", leaf)
-        self._identity_size: int = len(leaves)
+                self.register_buffer(f"identity_{i}", leaf if isinstance(leaf, Tensor) else full.clone())
 
     @property
     def identity(self) -> Any:
-        """e, a parameter if it was given as one."""
-        return unflatten(self._identity_structure, [getattr(self, f"identity_{i}") for i in range(self._identity_size)])
+        """e, of the shape of one element; a view of the parameter if it was given as one."""
+        kept = (getattr(self, f"identity_{i}") for i in range(len(self._element_shapes)))
+        leaves = [leaf.expand(shape) for leaf, shape in zip(kept, self._element_shapes, strict=True)]
+        return unflatten(self._identity_structure, leaves)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The size of Enc's table, if it has one."""
+        return getattr(self.enc, "num_embeddings", None)
 
     # In parallel: Alg. 3.
 
-    def forward(self, tokens: Int[Tensor, "b n"], *, logits_to_keep: int | None = None) -> Float[Tensor, "b m out"]:
-        """Outputs at every position, or at the last `logits_to_keep` of them."""
-        hidden = self.hidden(tokens)
-        if logits_to_keep is not None:
-            if logits_to_keep < 0:
-                raise ValueError(f"logits_to_keep={logits_to_keep} must not be negative; None keeps all")
-            hidden = hidden[:, max(0, hidden.shape[1] - logits_to_keep) :]
-        return self.head(hidden)
-
-    def hidden(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+    def hidden(self, tokens: Integer[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head: one scan, then one call of Inf for all chunks."""
-        tokens = self._checked(tokens, 2)
+        tokens = checked_tokens(tokens, 2, self.vocab_size)
         x = self.enc(into_chunks(tokens, self.chunk_length))  # b r c d
         s = scan(
             self.agg,
@@ -117,61 +127,54 @@ class PrefixScannableModel(nn.Module):
         )
         return self.inf(s, x).flatten(1, 2)[:, : tokens.shape[1]]
 
-    def loss(
-        self, tokens: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], *, slice_length: int = 1024
-    ) -> Float[Tensor, ""]:
-        """Mean cross-entropy over the targets that are not -100, without ever holding all logits."""
-        return sliced_cross_entropy(self.hidden(tokens), targets, self.head, slice_length=slice_length)
-
     # Token by token: Alg. 4.
 
-    def initial_state(self, batch_size: int) -> PSMState:
-        """The state before the first token."""
-        if type(batch_size) is not int or batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} must be a whole number of at least 1")
+    def _empty(self, batch_size: int) -> PSMState:
         tokens = torch.zeros(batch_size, self.chunk_length, dtype=torch.int64, device=self._device)
         cache = self.inf.new_cache(batch_size) if isinstance(self.inf, IncrementalInf) else None
         identity = tree_map(Tensor.detach, self.identity)
         return PSMState(0, empty(identity, literal=self.literal_identity), ChunkBuffers(tokens, cache))
 
-    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """The formula for `state.nbytes` after `position` tokens: a root and a fold for each set bit of the number of
-        finished chunks (the topmost fold is its root, by law), the tokens of one chunk, and the cache of Inf.
+    def _nbytes(self, position: int, batch_size: int) -> int:
+        """A root and a fold for each set bit of the number of finished chunks (the topmost fold is its root, by law),
+        the tokens of one chunk, and the cache of Inf.
         """
         roots = (position // self.chunk_length).bit_count()
         held = 2 * roots - (1 if roots and not self.literal_identity else 0)
-        with torch.no_grad():
-            one = self.enc(torch.zeros(1, self.chunk_length, dtype=torch.int64, device=self._device))
-        element = sum(leaf.nbytes for leaf in flatten(one)[0])
+        element = sum(leaf.nbytes for leaf in flatten(self.identity)[0])
         cache = self.inf.cache_nbytes(batch_size) if isinstance(self.inf, IncrementalInf) else 0
         return batch_size * (held * element + 8 * self.chunk_length) + cache
 
     @torch.no_grad()
-    def step(self, token: Int[Tensor, " b"], state: S) -> tuple[Float[Tensor, "b out"], S]:
+    def step(self, token: Integer[Tensor, " b"], state: S) -> tuple[Float[Tensor, "b out"], S]:
         """Consume one token: one Inf position, and a push when it completes its chunk.
 
         The rows of a `StreamBatch` may be at different positions.
         """
-        token = self._checked(token, 1)
         if isinstance(state, StreamBatch):
-            return step_rows(self, token, state)
-        logits, state = self.prefill(token[:, None], state)
-        return logits[:, 0], state
+            return step_rows(cast(Any, self), checked_tokens(token, 1, self.vocab_size), state)
+        return super().step(token, state)
 
-    @torch.no_grad()
-    def prefill(self, tokens: Int[Tensor, "b m"], state: PSMState) -> tuple[Float[Tensor, "b m out"], PSMState]:
-        """Consume m tokens in parallel: the rest of the chunk in progress, whole chunks, the start of another one."""
-        tokens = self._checked(tokens, 2)
-        if not isinstance(state, PSMState):
+    def _check_kind(self, state: object) -> None:
+        if isinstance(state, StreamBatch):
             raise TypeError(
-                f"prefill goes on from a state of initial_state, prefill or step, not {type(state).__name__}"
+                "prefill goes on from a PSMState, whose rows are all at one position, not from a StreamBatch; take it "
+                "apart with batch.row(i), or step"
             )
-        buffers, c, m = state.current_buffers(), self.chunk_length, tokens.shape[1]
-        self.check_buffers(buffers)
-        if tokens.shape[0] != state.batch_size:
-            raise ValueError(f"{tokens.shape[0]} rows of tokens for a state of {state.batch_size} streams")
+        super()._check_kind(state)
+
+    def _check_state(self, state: PSMState, rows: int) -> None:
+        self.check_buffers(state.current_buffers())
+        if rows != state.batch_size:
+            raise ValueError(
+                f"{rows} rows of tokens for a state of {state.batch_size} streams; give one row for each stream"
+            )
+
+    def _consume(self, tokens: Int[Tensor, "b m"], state: PSMState) -> tuple[Float[Tensor, "b m d"], PSMState]:
+        """The rest of the chunk in progress, whole chunks, the start of another one."""
+        buffers, c, m = state.buffers, self.chunk_length, tokens.shape[1]
         if m == 0:
-            return self(tokens), state
+            return self.hidden(tokens), state
         buffers.position = HALF_WRITTEN
         filled = state.position % c
         started = min(c - filled, m) if filled else 0
@@ -196,7 +199,7 @@ class PrefixScannableModel(nn.Module):
             hidden.append(self._read(scanned.prefix(), tokens[:, rest:], 0, buffers))
         buffers.position = state.position + m
         outputs = hidden[0] if len(hidden) == 1 else torch.cat(hidden, 1)
-        return self.head(outputs), PSMState(state.position + m, scanned, buffers)
+        return outputs, PSMState(state.position + m, scanned, buffers)
 
     def _read(
         self, prefix: Any, tokens: Int[Tensor, "b m"], filled: int, buffers: ChunkBuffers
@@ -228,9 +231,6 @@ class PrefixScannableModel(nn.Module):
                 f"the state holds {held} bytes of keys and values, this model {expected}; another model made it, "
                 "or this one in another dtype"
             )
-
-    def _checked(self, tokens: Tensor, axes: int) -> Tensor:
-        return checked_tokens(tokens, axes, getattr(self.enc, "num_embeddings", None))
 
     @property
     def _device(self) -> torch.device:

@@ -22,6 +22,8 @@ class TransformerAgg(nn.Module):
         c = config.chunk_length
         self.unit: bool = config.unit_states
         self.noise: float = config.state_noise
+        """Deviation of the Gaussian noise on what Agg returns in training, as a fraction of its size; 0 for none. May
+        be set at any time, and is not saved with the weights."""
         self.transformer = Transformer(
             width=config.width,
             layers=config.agg_layers,
@@ -128,22 +130,46 @@ class TransformerPSM(PrefixScannableModel):
         )
         self.config: TransformerPSMConfig = config
 
+    def grow_state_noise(self, progress: float) -> None:
+        """Set the noise on Agg's states to what it is when `progress`, 0 to 1, of a training run is over.
+
+        It grows in a straight line from 0 to `config.state_noise` over the first `config.state_noise_over` of the run.
+        A training loop calls this before each step; `model.agg.noise` is the noise itself.
+        """
+        if not 0 <= progress <= 1:
+            raise ValueError(f"progress={progress!r} must lie between 0 and 1, the start and the end of the run")
+        if not isinstance(self.agg, TransformerAgg):
+            raise TypeError(f"the noise is that of a TransformerAgg; this model's Agg is a {type(self.agg).__name__}")
+        self.agg.noise = min(1.0, progress / self.config.state_noise_over) * self.config.state_noise
+
+    @torch.no_grad()
+    def start_agg_from_inf(self) -> list[str]:
+        """Copy the weights of Inf's Transformer into Agg's; the names of the parameters that were changed.
+
+        At c = 1 the second position of Inf computes x_0 * x_1, which is what Agg has to learn: after a first stage of
+        length 2 or 3, at whose second position no Agg takes part, Agg starts where Inf has arrived. What an optimizer
+        remembers of the changed parameters is of no more use.
+        """
+        agg, inf = self.agg, self.inf
+        if not isinstance(agg, TransformerAgg) or not isinstance(inf, TransformerInf):
+            raise TypeError(
+                f"start_agg_from_inf copies a TransformerInf into a TransformerAgg, not a {type(inf).__name__} into a "
+                f"{type(agg).__name__}"
+            )
+        theirs, ours = ((len(part.transformer.blocks), part.transformer.heads) for part in (agg, inf))
+        if theirs != ours:
+            raise ValueError(
+                f"start_agg_from_inf needs an Agg with the layers and heads of Inf, {ours}, but it has {theirs}; build "
+                "the model with agg_from_inf=True, which checks it"
+            )
+        agg.transformer.load_state_dict(inf.transformer.state_dict())
+        return [f"agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]
+
     def at_progress(self, fraction: float) -> None:
         """Called before each step of a training run with how much of it is over."""
         if isinstance(self.agg, TransformerAgg):  # and not one of its user's own
-            self.agg.noise = min(1.0, fraction / self.config.state_noise_over) * self.config.state_noise
+            self.grow_state_noise(fraction)
 
-    @torch.no_grad()
     def begin_stage(self, index: int) -> list[str]:
-        """Called when a curriculum goes on to its length number `index`; the names of the weights that start anew.
-
-        At c = 1 the second position of Inf computes x_0 * x_1, which is what Agg has to learn: after a first stage of
-        length 2 or 3, at whose second position no Agg takes part, Agg starts where Inf has arrived (`agg_from_inf`).
-        """
-        agg, inf = self.agg, self.inf
-        if index != 1 or not self.config.agg_from_inf:
-            return []
-        if not isinstance(agg, TransformerAgg) or not isinstance(inf, TransformerInf):
-            raise TypeError(f"agg_from_inf needs this model's own Agg and Inf, not {type(agg)} and {type(inf)}")
-        agg.transformer.load_state_dict(inf.transformer.state_dict())
-        return [f"agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]
+        """Called when a curriculum goes on to its length number `index`; the names of the weights that start anew."""
+        return self.start_agg_from_inf() if index == 1 and self.config.agg_from_inf else []

@@ -3,6 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from scannable.models.config_checks import (
+    check_choice,
+    check_dropout,
+    check_heads,
+    check_number,
+    check_outputs,
+    check_sizes,
+    check_switches,
+)
 from scannable.storage.registry import register_model
 
 
@@ -39,47 +48,32 @@ class TransformerPSMConfig:
     """Gaussian noise on what Agg returns, in training only, as a fraction of its size: states then learn to
     absorb small errors, which otherwise grow from level to level of the tree."""
     state_noise_over: float = 0.5
-    """The share of a training run over which that noise grows from nothing."""
+    """The share of a training run over which that noise grows from nothing, in a loop that calls
+    `model.grow_state_noise`; without it the noise is there from the start."""
     unit_states: bool = False
     """Bring what Agg returns to a mean square of 1, the size of what it reads first. Otherwise the gain of its last
     LayerNorm may grow, and with it the share of a state, errors included, that goes through Agg unchanged."""
     agg_from_inf: bool = False
-    """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights."""
+    """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights, in a loop that calls
+    `model.start_agg_from_inf`."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "width", "chunk_length", "agg_layers", "inf_layers", "heads"):
-            _positive(name, getattr(self, name))
-        for name in ("agg_heads", "out_size"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
-        for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
-            if self.width % heads:
-                raise ValueError(f"width={self.width} is not a multiple of {name}={heads}; choose heads that divide it")
-        for name in (
-            "tie_weights", "agg_causal", "sinusoids", "literal_identity", "checkpoint", "unit_states", "agg_from_inf",
-        ):  # fmt: skip
-            if type(getattr(self, name)) is not bool:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
-        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout!r} must lie in [0, 1)")
-        if type(self.state_noise) not in (int, float) or not 0 <= self.state_noise < float("inf"):
-            raise ValueError(f"state_noise={self.state_noise!r} must be 0 or above")
-        if type(self.state_noise_over) not in (int, float) or not 0 < self.state_noise_over <= 1:
-            raise ValueError(f"state_noise_over={self.state_noise_over!r} must lie in (0, 1]")
+        check_sizes(self, "width", "chunk_length", "agg_layers", "inf_layers", "heads", "agg_heads")
+        check_outputs(self)
+        check_heads(self.width, self.heads)
+        check_heads(self.width, self.agg_heads or self.heads, "agg_heads")
+        check_switches(
+            self, "agg_causal", "sinusoids", "literal_identity", "checkpoint", "unit_states", "agg_from_inf"
+        )  # fmt: skip
+        check_dropout(self)
+        check_number(self, "state_noise", lambda noise: noise >= 0, "be 0 or above")
+        check_number(self, "state_noise_over", lambda share: 0 < share <= 1, "lie in (0, 1]")
+        check_choice(self, "compress", "right_half", "projection")
         if self.agg_from_inf and (self.agg_layers, self.agg_heads or self.heads) != (self.inf_layers, self.heads):
-            raise ValueError("agg_from_inf needs an Agg with the layers and heads of Inf")
-        if self.compress not in ("right_half", "projection"):
-            raise ValueError(f"compress={self.compress!r} is neither 'right_half' nor 'projection'")
-        if self.tie_weights and self.out_size not in (None, self.vocab_size):
             raise ValueError(
-                f"tie_weights needs one output for each token, but out_size={self.out_size} and "
-                f"vocab_size={self.vocab_size}; drop one of the two"
+                f"agg_from_inf needs an Agg with the layers and heads of Inf, but agg_layers={self.agg_layers}, "
+                f"agg_heads={self.agg_heads or self.heads}, inf_layers={self.inf_layers} and heads={self.heads}"
             )
-
-
-def _positive(name: str, value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
 
 
 register_model("scannable.models.transformer_psm:TransformerPSM", TransformerPSMConfig)

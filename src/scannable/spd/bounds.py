@@ -13,8 +13,3 @@ def agg_evaluations(r: int, *, literal: bool = False) -> int:
 def agg_calls(r: int) -> int:
     """The most batched calls, one after another, that a parallel scan of r elements may take: 2 ceil(log2 r) + 2."""
     return 2 * max(r - 1, 0).bit_length() + 2
-
-
-def roots_held(r: int) -> int:
-    """The most roots that a counter may hold after r elements: floor(log2 r) + 1 (Cor. "Memory bound", corrected)."""
-    return r.bit_length()

@@ -13,11 +13,8 @@ from torch import Tensor, nn
 
 from scannable.models.protocol import SequenceModel, evaluating
 from scannable.scan.tree import flatten
+from scannable.spd.expected import Expected
 from scannable.spd.report import Difference, DualityReport
-
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.float16: 0.01, torch.bfloat16: 0.05}
-"""Largest difference allowed, relative to the outputs' root mean square. float64 leaves only true mistakes; float32
-and bfloat16 round differently in batches of different shapes, bfloat16 (8 bits) at every layer and tree level."""
 
 
 @torch.no_grad()
@@ -36,10 +33,14 @@ def verify_duality(
     different ways, a row without the others, and outputs before a change of later tokens. Works for any model with the
     protocol. The model is in evaluation mode meanwhile; with `dtype` a copy of it is converted first.
 
+    In half precision all of them, the parallel form too, are compared with the same weights in float32 instead, and may
+    be as far from it as rounding explains: two correct ways round differently, and some outputs amplify that.
+
     Args:
         tokens: (batch, length), at least one token.
         splits: how many random ways to cut the tokens into prefills; half of them end in single steps.
-        tolerance: relative to the outputs' scale; by default the one stated in `TOLERANCE` for the outputs' dtype.
+        tolerance: relative to the outputs' scale; by default what `spd.expected.TOLERANCE` states for their dtype, or
+            in half precision what rounding explains.
     """
     if tokens.ndim != 2 or tokens.shape[1] == 0:
         raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; expected (batch, length) with a length above 0")
@@ -51,29 +52,31 @@ def verify_duality(
     chunk_length = getattr(model, "chunk_length", None)
     with evaluating(model):
         with _counting(model) as parallel:
-            truth = model(tokens)
+            outputs = model(tokens)
+        expected = Expected.of(model, tokens, outputs, tolerance)
+        differences = [] if expected.outputs is outputs else [expected.difference("in parallel", outputs)]
         with _counting(model) as stepped:
-            outputs, state = _run(model, tokens, [1] * n)
-        differences = [_difference("step by step", outputs, truth)]
+            one_by_one, state = _run(model, tokens, [1] * n)
+        differences.append(expected.difference("step by step", one_by_one))
         generator = torch.Generator().manual_seed(seed)
         ways = [
             _random_split(n, steps_at_the_end=i % 2 == 1, generator=generator) for i in range(splits)
         ] + _awkward_splits(n, chunk_length or 1)
         for i, lengths in enumerate(ways):
-            outputs, _ = _run(model, tokens, lengths, ones_by_step=i < splits)
+            pieces, _ = _run(model, tokens, lengths, ones_by_step=i < splits)
             name = "+".join(map(str, lengths[:4])) + ("+..." if len(lengths) > 4 else "")
-            differences.append(_difference(f"prefill {name}", outputs, truth))
-        differences += _branches(model, tokens, truth)
+            differences.append(expected.difference(f"prefill {name}", pieces))
+        differences += _branches(model, tokens, expected, tolerance)
         if batch > 1:
-            differences.append(_difference("a row without the others", model(tokens[1:2]), truth[1:2]))
+            differences.append(expected.difference("a row without the others", model(tokens[1:2]), first_row=1))
     formula = getattr(model, "state_nbytes", None)
     return DualityReport(
         model=type(model).__name__,
-        dtype=str(truth.dtype).removeprefix("torch."),
+        dtype=str(outputs.dtype).removeprefix("torch."),
         batch=batch,
         length=n,
-        tolerance=TOLERANCE[truth.dtype] if tolerance is None else tolerance,
-        scale=_scale(truth),
+        tolerance=expected.tolerance,
+        scale=expected.scale,
         differences=tuple(differences),
         chunks=None if chunk_length is None else -(-n // chunk_length),
         parallel_calls=None if parallel is None else parallel.calls,
@@ -103,7 +106,7 @@ def _run(
     return torch.cat(outputs, 1), state
 
 
-def _branches(model: SequenceModel, tokens: Tensor, truth: Tensor) -> list[Difference]:
+def _branches(model: SequenceModel, tokens: Tensor, expected: Expected, tolerance: float | None) -> list[Difference]:
     """Fork half-way; the fork goes on with other tokens, first, and must not be noticed by the stream it left."""
     n = tokens.shape[1]
     half = n // 2
@@ -115,32 +118,10 @@ def _branches(model: SequenceModel, tokens: Tensor, truth: Tensor) -> list[Diffe
     going_on, _ = _run(model, tokens[:, half:], [n - half], ones_by_step=False, state=state)
     parallel = model(changed)
     return [
-        _difference("the fork of a stream", forked, parallel[:, half:], half),
-        _difference("a stream after its fork", going_on, truth[:, half:], half),
-        _difference("before later tokens change", parallel[:, :half], truth[:, :half]),
+        Expected.of(model, changed, parallel, tolerance).difference("the fork of a stream", forked, start=half),
+        expected.difference("a stream after its fork", going_on, start=half),
+        expected.difference("before later tokens change", parallel[:, :half]),
     ]
-
-
-def _difference(way: str, outputs: Tensor, truth: Tensor, start: int = 0) -> Difference:
-    if outputs.shape != truth.shape:
-        raise AssertionError(f"{way} gives outputs of shape {tuple(outputs.shape)}, in parallel {tuple(truth.shape)}")
-    if not truth.numel():
-        return Difference(way, 0.0, 0, start)
-    apart = (outputs.double() - truth.double()).abs()
-    # Equal infinities are no difference, and what is not a number is the worst there is.
-    apart = apart.masked_fill(outputs == truth, 0.0).nan_to_num(nan=float("inf")).amax(-1)
-    place = int(apart.argmax())
-    row, position = divmod(place, truth.shape[1])
-    return Difference(way, float(apart.flatten()[place]), row, start + position)
-
-
-def _scale(truth: Tensor) -> float:
-    """The root mean square of the outputs, without those that stand for "never": infinite, or huge beside the rest."""
-    sizes = truth.double().abs().flatten()
-    sizes = sizes[sizes.isfinite() & (sizes > 0)]
-    if not sizes.numel():
-        return 0.0
-    return float(sizes[sizes <= 1000 * sizes.median()].square().mean().sqrt())
 
 
 def _random_split(n: int, *, steps_at_the_end: bool, generator: torch.Generator) -> list[int]:

@@ -45,6 +45,7 @@ class AffineLayer(SequenceLayer):
         mode: Mode = "chunkwise",
     ) -> tuple[Float[Tensor, "b n d"], LayerState]:
         keep = self.check(x, lengths, mode)
+        self.check_state(state, x.shape[0])
         if x.numel() == 0:
             return x, state
         if keep is not None:

@@ -1,0 +1,123 @@
+"""What all models here share: the whole protocol but the way from tokens to hidden vectors."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from scannable.models.tokens import checked_tokens
+from scannable.nn.loss import sliced_cross_entropy
+
+S = TypeVar("S")
+
+
+class CausalModel(nn.Module, ABC, Generic[S]):
+    """A causal sequence model in both its forms: in parallel, and token by token from a state.
+
+    A model brings its `head`, the class of its states, and the methods that are abstract here. Arguments are checked
+    before anything is computed or written, so a call that is refused leaves the state as it was.
+    """
+
+    state_kind: ClassVar[type]
+    head: nn.Module
+    """Applied to hidden vectors last, and only where outputs are wanted."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int | None:
+        """How many tokens there are; None if that is not known."""
+
+    # In parallel.
+
+    def forward(self, tokens: Integer[Tensor, "b n"], *, logits_to_keep: int | None = None) -> Float[Tensor, "b m out"]:
+        """Outputs at every position, or at the last `logits_to_keep` of them, if there are so many."""
+        check_logits_to_keep(logits_to_keep)
+        return self.head(last(self.hidden(tokens), logits_to_keep))
+
+    @abstractmethod
+    def hidden(self, tokens: Integer[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+        """What `forward` gives to the head."""
+
+    def loss(
+        self, tokens: Integer[Tensor, "b n"], targets: Integer[Tensor, "b n"], *, slice_length: int = 1024
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy over the targets that are not -100, without ever holding all logits."""
+        return sliced_cross_entropy(self.hidden(tokens), targets, self.head, slice_length=slice_length)
+
+    # Token by token.
+
+    def initial_state(self, batch_size: int) -> S:
+        """The state before the first token of `batch_size` streams."""
+        check_whole("batch_size", batch_size, 1)
+        return self._empty(batch_size)
+
+    @torch.no_grad()
+    def prefill(
+        self, tokens: Integer[Tensor, "b m"], state: S, *, logits_to_keep: int | None = None
+    ) -> tuple[Float[Tensor, "b k out"], S]:
+        """Consume m tokens in parallel, from any state. Outputs as `forward` gives them; the state after the tokens."""
+        return self._go_on(tokens, state, logits_to_keep)
+
+    @torch.no_grad()
+    def step(self, token: Integer[Tensor, " b"], state: S) -> tuple[Float[Tensor, "b out"], S]:
+        """Consume one token."""
+        logits, state = self.prefill(checked_tokens(token, 1, None)[:, None], state)
+        return logits[:, 0], state
+
+    def state_nbytes(self, position: int, batch_size: int = 1) -> int:
+        """The formula for `state.nbytes` after `position` tokens of `batch_size` streams."""
+        check_whole("position", position, 0)
+        check_whole("batch_size", batch_size, 1)
+        return self._nbytes(position, batch_size)
+
+    def _go_on(self, tokens: Tensor, state: S, logits_to_keep: int | None, **options: Any) -> tuple[Tensor, S]:
+        check_logits_to_keep(logits_to_keep)
+        tokens = checked_tokens(tokens, 2, self.vocab_size)
+        self._check_kind(state)
+        self._check_state(state, tokens.shape[0])
+        hidden, state = self._consume(tokens, state, **options)
+        return self.head(last(hidden, logits_to_keep)), state
+
+    def _check_kind(self, state: object) -> None:
+        if not isinstance(state, self.state_kind):
+            raise TypeError(
+                f"a stream of {type(self).__name__} goes on from a {self.state_kind.__name__}, as initial_state, "
+                f"prefill and step return it, not from {type(state).__name__}; initial_state(batch_size) starts one"
+            )
+
+    @abstractmethod
+    def _empty(self, batch_size: int) -> S:
+        """The state before the first token."""
+
+    @abstractmethod
+    def _check_state(self, state: S, rows: int) -> None:
+        """Refuse a state of another batch, or of a model of another shape. (One of the same shape with other weights
+        goes unnoticed.)
+        """
+
+    @abstractmethod
+    def _consume(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
+        """The hidden vectors of any number of tokens after a state that was checked, and the state after them."""
+
+    @abstractmethod
+    def _nbytes(self, position: int, batch_size: int) -> int:
+        """The formula of `state_nbytes`."""
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def check_logits_to_keep(count: object) -> None:
+    """Refuse what is no number of positions."""
+    if count is not None and (type(count) is not int or count < 0):
+        raise ValueError(f"logits_to_keep={count!r} must be a whole number of at least 0; None keeps all")
+
+
+def last(hidden: Float[Tensor, "b n d"], count: int | None) -> Float[Tensor, "b m d"]:
+    """The last `count` positions, or all if there are fewer; None: all."""
+    return hidden if count is None else hidden[:, max(0, hidden.shape[1] - count) :]

@@ -1,0 +1,198 @@
+"""In half precision no correct model is refused, and no broken one passes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scannable as sc
+from scannable.models.lm import ZooState
+from scannable.spd.expected import TOLERANCE, Expected, scale_of
+
+ROWS = list(sc.zoo.LAYERS)
+
+
+def tokens_of(seed: int, n: int = 70) -> Tensor:
+    return torch.randint(40, (2, n), generator=torch.Generator().manual_seed(seed))
+
+
+def model_of(row: str, depth: int, seed: int = 0, kind: type[sc.ZooLM] = sc.ZooLM) -> sc.ZooLM:
+    torch.manual_seed(seed)
+    return kind(sc.ZooConfig(vocab_size=40, row=row, layers=depth, width=16, heads=2))
+
+
+def psm_of(depth: int, seed: int = 0, kind: type[sc.TransformerPSM] = sc.TransformerPSM) -> sc.TransformerPSM:
+    torch.manual_seed(seed)
+    return kind(sc.TransformerPSMConfig(40, 16, chunk_length=4, heads=2, agg_layers=depth, inf_layers=depth))
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("row", [*ROWS, "psm"])
+def test_a_correct_model_passes(row: str, depth: int) -> None:
+    for seed, dtype in ((0, torch.bfloat16), (1, torch.bfloat16), (2, torch.float16)):
+        model = psm_of(depth, seed) if row == "psm" else model_of(row, depth, seed)
+        sc.verify_duality(model, tokens_of(seed, 50), dtype=dtype, splits=1).raise_if_failed()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("row", ["deltanet", "psm"])
+def test_a_correct_model_passes_on_a_few_tokens(row: str, n: int) -> None:
+    for seed in range(5):
+        model = psm_of(4, seed) if row == "psm" else model_of(row, 4, seed)
+        sc.verify_duality(model, tokens_of(seed, n)[:1], dtype=torch.bfloat16).raise_if_failed()
+
+
+# Each of these is broken on purpose.
+
+
+class StateOfTheTokenBefore(sc.ZooLM):
+    """Every step goes on from the state one token too early."""
+
+    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None) -> Any:
+        hidden, after = super()._consume(tokens, state, lengths)
+        late = tokens.shape[1] == 1 and state.position > 0
+        return hidden, ZooState(after.position, state.layers) if late else after
+
+
+class DroppedToken(sc.ZooLM):
+    """Streaming forgets token 20."""
+
+    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None) -> Any:
+        hidden, after = super()._consume(tokens, state, lengths)
+        return hidden, ZooState(after.position, state.layers) if state.position == 20 else after
+
+
+class LeakedFuture(sc.ZooLM):
+    """In parallel every output holds something of the next token."""
+
+    def hidden(self, tokens: Tensor, **options: Any) -> Tensor:
+        hidden = super().hidden(tokens, **options)
+        return hidden + 0.1 * hidden.roll(-1, 1)
+
+
+class StateOfAnotherRow(sc.ZooLM):
+    """After token 30 both rows change places."""
+
+    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None) -> Any:
+        hidden, after = super()._consume(tokens, state, lengths)
+        if state.position == 30:
+            swapped = ({name: _swapped(part) for name, part in layer.items()} for layer in after.layers)
+            after = ZooState(after.position, tuple(swapped))
+        return hidden, after
+
+
+def _swapped(part: Any) -> Any:
+    if not isinstance(part, Tensor):
+        return part.map(_swapped)
+    return part.flip(0 if part.shape[0] == 2 else 1)
+
+
+BROKEN = [StateOfTheTokenBefore, DroppedToken, LeakedFuture, StateOfAnotherRow]
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize(("row", "depth"), [("deltanet", 1), ("deltanet", 4), ("mamba", 1), ("gla", 4), ("s4", 4)])
+def test_a_broken_model_is_caught(row: str, kind: type[sc.ZooLM], depth: int) -> None:
+    report = sc.verify_duality(model_of(row, depth, kind=kind), tokens_of(0), dtype=torch.bfloat16, splits=1)
+    assert not report.passed
+
+
+class UnforkedBuffers(sc.TransformerPSM):
+    """A fork that shares the chunk in progress with its stream."""
+
+    def _empty(self, batch_size: int) -> Any:
+        state = super()._empty(batch_size)
+        return _Unforked(state.position, state.scan, state.buffers)
+
+    def _consume(self, tokens: Tensor, state: Any) -> Any:
+        hidden, after = super()._consume(tokens, state)
+        return hidden, _Unforked(after.position, after.scan, after.buffers)
+
+
+class _Unforked(sc.PSMState):
+    def fork(self) -> Any:
+        buffers, whole = self.buffers, super().fork()
+        assert whole.buffers.cache is not None and buffers.cache is not None
+        whole.buffers.cache.keys, whole.buffers.cache.values = buffers.cache.keys, buffers.cache.values
+        return _Unforked(whole.position, whole.scan, whole.buffers)
+
+
+class DroppedChunk(sc.TransformerPSM):
+    """The fifth chunk is never pushed when streaming."""
+
+    def _consume(self, tokens: Tensor, state: sc.PSMState) -> Any:
+        hidden, after = super()._consume(tokens, state)
+        if after.position // 4 == 5 and state.position // 4 == 4:
+            after = sc.PSMState(after.position, state.scan, after.buffers)
+        return hidden, after
+
+
+class NotANumberInParallel(sc.TransformerPSM):
+    """As where float16 overflows and float32 does not."""
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        hidden = super().hidden(tokens)
+        return hidden if hidden.dtype == torch.float32 else hidden.index_fill(1, torch.tensor([9]), float("nan"))
+
+
+@pytest.mark.parametrize("kind", [UnforkedBuffers, DroppedChunk, NotANumberInParallel])
+def test_a_broken_scan_is_caught(kind: type[sc.TransformerPSM]) -> None:
+    report = sc.verify_duality(psm_of(2, kind=kind), tokens_of(0), dtype=torch.bfloat16, splits=1)
+    assert not report.passed
+
+
+def test_weights_in_half_precision_under_outputs_in_float32_are_judged_as_half_precision() -> None:
+    class Float32Outputs(nn.Module):
+        def forward(self, logits: Tensor) -> Tensor:
+            return logits.float()
+
+    model = model_of("deltanet", 4).bfloat16()
+    model.head = nn.Sequential(model.head, Float32Outputs())
+    report = sc.verify_duality(model, tokens_of(0), splits=1)
+    report.raise_if_failed()
+    assert report.dtype == "float32" and report.tolerance is None
+
+
+def test_autocast_is_judged_as_half_precision() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        report = sc.verify_duality(psm_of(1), tokens_of(0), splits=1)
+    report.raise_if_failed()
+    assert report.dtype == "bfloat16" and report.tolerance is None
+
+
+def test_the_check_leaves_the_weights_alone() -> None:
+    model = psm_of(1).bfloat16()
+    before = [weight.clone() for weight in model.state_dict().values()]
+    sc.verify_duality(model, tokens_of(0), splits=1)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.state_dict().values(), strict=True))
+
+
+def test_float32_and_float64_keep_their_tolerances() -> None:
+    assert TOLERANCE[torch.float64] == 1e-10 and TOLERANCE[torch.float32] == 2e-4
+    tokens, outputs = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[[3.0], [-3.0]]], dtype=torch.float64)
+    expected = Expected.of(None, tokens, outputs, None)
+    assert expected.allowed.tolist() == [[3e-10, 3e-10]] and expected.outputs is outputs
+    assert expected.difference("", outputs + torch.tensor([[[2.9e-10], [0]]])).passed
+    found = expected.difference("", outputs + torch.tensor([[[0], [3.1e-10]]]))
+    assert not found.passed and (found.row, found.position) == (0, 1)
+
+
+@pytest.mark.parametrize("outlier", [float("inf"), float("-inf"), float("nan"), -1e30, 1e30])
+def test_the_scale_is_that_of_the_outputs_without_the_ones_that_mean_never(outlier: float) -> None:
+    assert scale_of(torch.tensor([3.0, -4.0, 3.0, -4.0])) == 12.5**0.5
+    assert scale_of(torch.tensor([3.0, -4.0, 3.0, -4.0, outlier])) == 12.5**0.5
+    assert scale_of(torch.tensor([3.0, -4.0, 3.0, -4.0, 0.0])) == 12.5**0.5
+    assert scale_of(torch.tensor([outlier] if outlier not in (-1e30, 1e30) else [0.0])) == 0.0
+
+
+@pytest.mark.parametrize("outlier", [float("-inf"), -1e30])
+def test_an_outlier_makes_no_room_for_mistakes(outlier: float) -> None:
+    outputs = torch.randn(1, 5, 8)
+    outputs[..., 0] = outlier
+    expected = Expected.of(None, torch.zeros(1, 5, dtype=torch.int64), outputs, None)
+    assert expected.difference("", outputs).value == 0
+    wrong = outputs.clone()
+    wrong[0, 3, 4] += 0.01
+    found = expected.difference("", wrong)
+    assert not found.passed and found.position == 3
