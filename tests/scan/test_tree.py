@@ -2,12 +2,13 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+import scannable as sc
 from scannable.scan.tree import flatten, unflatten
 
 
@@ -58,3 +59,68 @@ def test_the_order_of_keys_does_not_matter() -> None:
 def test_other_things_are_refused(tree: object) -> None:
     with pytest.raises(TypeError, match="elements are tensors, or tuples"):
         flatten(tree)
+
+
+class Scaled(NamedTuple):
+    """A NamedTuple with constants among its tensors."""
+
+    name: str
+    x: Tensor
+    scale: float = 2.0
+    sizes: tuple[int, ...] = (1, 2)
+    nothing: Any = None
+    parts: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    x: Tensor
+    scale: float = 2.0
+    sizes: tuple[int, ...] = (1, 2)
+    nothing: Any = None
+    parts: tuple[Any, ...] = ()
+
+
+@pytest.mark.parametrize("kind", [Scaled, Setting])
+def test_fields_without_tensors_are_constants(kind: Any) -> None:
+    x, y = torch.tensor(1.0), torch.tensor(2.0)
+    tree = kind("a", x, parts=(y, None))
+    leaves, structure = flatten(tree)
+    assert [id(leaf) for leaf in leaves] == [id(x), id(y)]
+    assert dict(structure.constants) == {"name": "a", "scale": 2.0, "sizes": (1, 2), "nothing": None}
+    back = unflatten(structure, [y, x])
+    assert type(back) is kind and back == kind("a", y, parts=(x, None))
+    assert str(structure) == (
+        f"{kind.__name__}(x: Tensor, parts: tuple(0: Tensor, 1: None), name='a', scale=2.0, sizes=(1, 2), nothing=None)"
+    )
+    assert flatten(kind("a", y, parts=(x, None)))[1] == structure
+    for other in (kind("b", x, parts=(y, None)), kind("a", x, 3.0, parts=(y, None)), kind("a", x)):
+        assert flatten(other)[1] != structure
+
+
+@pytest.mark.parametrize("kind", [Scaled, Setting])
+def test_numbers_stand_for_tensors_only_where_the_elements_have_tensors(kind: Any) -> None:
+    structure = flatten(kind("a", torch.zeros(3)))[1]
+    assert flatten(kind("a", 0.0), like=structure) == ([0.0], structure)
+    leaves, other = flatten(kind("a", 0.0, 7.0), like=structure)
+    assert leaves == [0.0] and other != structure
+
+
+@pytest.mark.parametrize("kind", [Scaled, Setting])
+def test_a_constant_that_differs_is_named(kind: Any) -> None:
+    xs = kind("a", torch.arange(4.0))
+
+    def agg(older: Any, newer: Any) -> Any:
+        return kind("a", older.x + newer.x, older.scale + newer.scale)
+
+    def right(older: Any, newer: Any) -> Any:
+        return kind("a", older.x + newer.x, newer.scale)
+
+    with pytest.raises(ValueError, match=r"its result has the structure .*scale=4\.0.*, its input has .*scale=2\.0"):
+        sc.scan(agg, xs, identity=kind("a", 0.0))
+    with pytest.raises(ValueError, match=r"the identity has the structure .*name='b'.*, the elements have .*name='a'"):
+        sc.scan(right, xs, identity=kind("b", 0.0))
+    assert torch.equal(sc.scan(right, xs, identity=kind("a", 0.0)).x, torch.tensor([0.0, 0.0, 1.0, 3.0]))
+    prefixes, states = sc.extend_many(right, [sc.empty(kind("a", 0.0))], [kind("a", torch.tensor(5.0))])
+    assert prefixes[0].x == 0 and states[0].prefix().x == 5 and states[0].prefix().scale == 2.0

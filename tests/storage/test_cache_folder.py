@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scannable.storage import cache_folder
+from scannable.storage import cache_folder, checked_folder
 from scannable.storage.cache_folder import CacheError, check_space, default_cache, open_cached
 
 
@@ -67,24 +67,36 @@ def test_truncated_and_missing_files_are_found_and_mended(tmp_path: Path) -> Non
     folder = tmp_path / "x"
     open_cached(folder, build)
     (folder / "one.bin").write_bytes(bytes(range(99)))
-    with pytest.warns(UserWarning, match=r"one\.bin has 99 bytes instead of 100; it is built again"):
+    with pytest.warns(
+        UserWarning, match=r"x: one\.bin is not what was written: 99 bytes instead of 100; it is built again"
+    ):
         open_cached(folder, build)
     (folder / "two.bin").write_bytes(b"owt")
-    with pytest.warns(UserWarning, match=r"two\.bin is damaged: its checksum does not match; it is built again"):
+    with pytest.warns(
+        UserWarning, match=r"x: two\.bin is not what was written: its checksum does not match; it is built again"
+    ):
         open_cached(folder, build)
     for name in ("two.bin", "meta.json"):
         (folder / name).unlink()
-        with pytest.warns(UserWarning, match=r"x is damaged or incomplete: FileNotFoundError.*; it is built again"):
+        with pytest.warns(UserWarning, match=rf"x: {name} is missing; it is built again"):
             open_cached(folder, build)
+    (folder / "notes.txt").write_text("by somebody else")
+    with pytest.warns(
+        UserWarning, match=r"x: notes\.txt is a stray file, which meta\.json does not name.*; it is built"
+    ):
+        open_cached(folder, build)
+    (folder / ".DS_Store").write_text("by the operating system")
+    assert open_cached(folder, refuse) == {"count": 103}
     shutil.rmtree(folder)
     folder.write_text("a file")
-    with pytest.warns(UserWarning, match="x is damaged or incomplete: NotADirectoryError"):
+    with pytest.warns(UserWarning, match=r"x: meta\.json cannot be read: Not a directory"):
         assert open_cached(folder, build) == {"count": 103}
 
 
 def test_a_disk_that_does_not_keep_what_was_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = iter(range(1000))
-    monkeypatch.setattr(cache_folder, "sum_of_file", lambda _: {"size": 1, "sha256": str(next(count))})
+    monkeypatch.setattr(checked_folder, "sum_of_file", lambda _: {"size": 1, "sha256": str(next(count))})
+    monkeypatch.setattr(cache_folder, "sum_of_file", lambda _: {"size": 1, "sha256": "as written"})
     with (
         pytest.warns(UserWarning, match="it is built again"),
         pytest.raises(CacheError, match="checksum does not match, though it was just built; pass a folder on another"),

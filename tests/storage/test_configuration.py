@@ -5,9 +5,10 @@ import copy
 import json
 import random
 import resource
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, Optional, TypeVar
 
 import pytest
 
@@ -51,6 +52,140 @@ class Outer:
 OUTER, INNER, GROUP, RECIPE = (name_of(kind) for kind in (Outer, Inner, GroupTask, Recipe))
 OPTIMIZER, EVALUATION, TEXT = (name_of(kind) for kind in (Optimizer, Evaluation, TextTask))
 SCAN_STATE = name_of(sc.ScanState)
+
+
+T = TypeVar("T")
+
+
+class Span(NamedTuple):
+    begin: int
+    end: float = 1.0
+
+
+@dataclass(frozen=True)
+class Holder(Generic[T]):
+    content: T
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Fields whose JSON alone does not say what they were."""
+
+    spans: tuple[Span, ...] = ()
+    holder: Holder[int] | None = None
+    ints: dict[int, str] = field(default_factory=dict)
+    pairs: Mapping[tuple[int, int], Inner] = field(default_factory=dict)
+    numbers: Sequence[float] = ()
+    either: int | float | str | None = None
+    records: tuple[Inner, int] | tuple[Inner, ...] | list[Inner] = ()
+    lists: list[tuple[int, ...]] | tuple[list[int], ...] = ()
+    nested: dict[str, tuple[dict[int, Inner | None], ...]] = field(default_factory=dict)
+    text_or_place: str | Path = ""
+    perhaps: Optional[tuple[Literal["a"], ...]] = None  # noqa: UP045
+    bare: tuple = ()  # pyright: ignore[reportMissingTypeArgument]
+    anything: Any = None
+    doubled: int = field(init=False, default=2)
+
+
+WIDE = [
+    Wide(spans=(Span(1), Span(2, 0.5))),
+    Wide(holder=Holder(3)),
+    Wide(ints={1: "a", -5: "b", 0: ""}),
+    Wide(pairs={(1, 2): Inner(3)}),
+    Wide(numbers=(1.0, 2.0)),
+    Wide(numbers=[1.0, 2.0]),
+    Wide(either=1),
+    Wide(either=1.0),
+    Wide(either="1"),
+    Wide(records=(Inner(1), Inner(2))),
+    Wide(records=(Inner(1), 2)),
+    Wide(records=[Inner(1), Inner(2)]),
+    Wide(lists=[(1, 2), ()]),
+    Wide(lists=([1, 2], [])),
+    Wide(lists=()),
+    Wide(nested={"kind": ({1: None, 2: Inner(9)}, {}), "items": ()}),
+    Wide(text_or_place="a"),
+    Wide(text_or_place=Path("a")),
+    Wide(perhaps=("a", "a")),
+    Wide(perhaps=()),
+    Wide(bare=(1, ("a", [2]))),
+    Wide(anything=((), [], {}, {1: 2}, {"kind": "tuple", "items": [1]}, {None: 0.5, True: 1, "x": Path("y")})),
+]
+
+
+@pytest.mark.parametrize("value", WIDE, ids=range(len(WIDE)))
+def test_what_json_has_no_form_for_survives_it(value: Wide) -> None:
+    found = from_plain(json.loads(json.dumps(to_plain(value), allow_nan=False)), Wide)
+    assert found == value and repr(found) == repr(value)
+
+
+def test_a_tuple_and_a_path_are_written_plainly_where_their_type_is_known() -> None:
+    plain = to_plain(Outer(1.5, pair=(0.5, 1.0), place=Path("here")))
+    assert plain["pair"] == [0.5, 1.0] and plain["place"] == "here"
+    assert to_plain(Wide(ints={3: "x"}))["ints"] == {"kind": "dict", "items": [[3, "x"]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ints": {"3": "x"}}, r"\.ints='3' is no int"),
+        ({"ints": {"kind": "dict", "items": [[3, 4]]}}, r"\.ints\[3\]=4 is no str"),
+        ({"ints": {"kind": "dict", "items": [[3, "x"], [3, "y"]]}}, r"\.ints=.* is no dict"),
+        ({"ints": {"kind": "dict", "items": [[[3], "x"]]}}, r"\.ints=.* is no dict"),
+        ({"ints": {"kind": "dict", "items": 5}}, r"\.ints=5 is no dict"),
+        ({"bare": {"kind": "tuple", "items": 5}}, r"\.bare=5 is no tuple"),
+        ({"anything": {"kind": "path", "items": 5}}, r"\.anything=5 is no path"),
+        ({"anything": {"kind": "tensor", "items": "t0"}}, r"\.anything='t0' is no tensor, or none can be here"),
+        ({"anything": {"kind": "number", "items": "inf"}}, r"\.anything='inf' is no number, or none can be here"),
+        ({"spans": [{"kind": name_of(Span)}]}, r"\.spans\[0\] lacks the field 'begin' of a Span"),
+        ({"spans": [{"kind": name_of(Span), "begin": 0.5}]}, r"\.spans\[0\]\.begin=0\.5 is no int"),
+        ({"spans": [[1, 2]]}, r"\.spans\[0\]=\[1, 2\] is no Span"),
+        ({"either": [1]}, r"\.either=\[1\] is no int \| float \| str \| None"),
+        ({"lists": [["a"]]}, r"\.lists\[0\]\[0\]='a' is no int"),
+        ({"doubled": 3}, r"has no field 'doubled'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_odd_types_is_named_too(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        from_plain({"kind": name_of(Wide), **changes}, Wide)
+
+
+@dataclass(frozen=True)
+class WithKind:
+    kind: str = "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Outer(float("nan")), r"the configuration\.number=nan is not finite"),
+        (Outer(1.0, free={"a": {1}}), r"the configuration\.free\.a=\{1\} is a set, which no file can keep"),
+        (Outer(1.0, free={"a": 2**70}), r"free\.a=\d+ is out of the range of 64 bits"),
+        (WithKind(), r"has a field 'kind', under which files keep its class"),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        to_plain(value)
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        to_plain(Outer(1.0, anything=nested(30, 1, lambda x: [x])))
+
+
+def test_a_known_class_stands_in_a_place_for_the_class_it_derives_from() -> None:
+    @dataclass(frozen=True)
+    class Place:
+        task: GroupTask
+
+    assert from_plain({"kind": name_of(Special), "group": "Z7"}, GroupTask) == Special("Z7")
+    assert from_plain(to_plain(Place(Special("Z3"))), Place) == Place(Special("Z3"))
+    with pytest.raises(ConfigurationError, match=r"cannot be of the kind '.*:Optimizer'"):
+        from_plain({"kind": OPTIMIZER}, GroupTask)
+
+
+@sc.configurable
+@dataclass(frozen=True)
+class Special(GroupTask):
+    """Another task of the same fields."""
 
 
 def outer(**changes: Any) -> Any:

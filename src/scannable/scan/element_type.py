@@ -82,7 +82,7 @@ def sequence(xs: object, dim: int) -> tuple[Leaves, ElementType, int]:
 
 def spread(identity: object, element: ElementType) -> Leaves:
     """The identity in the shape of one element; plain numbers will do where a leaf is the same everywhere."""
-    leaves, structure = flatten(identity, "the identity", numbers=True)
+    leaves, structure = flatten(identity, "the identity", like=element.structure)
     if structure != element.structure:
         raise ValueError(
             f"the identity has the structure {structure}, the elements have {element.structure}; "

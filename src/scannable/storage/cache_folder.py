@@ -11,7 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scannable.storage.checked_folder import DamagedError, flush, manifest_of, put_in_place, read_manifest, sum_of_file
+from scannable.storage.checked_folder import (
+    DamagedError,
+    check_files,
+    manifest_of,
+    put_in_place,
+    read_manifest,
+    sum_of_file,
+)
 
 FORMAT = "scannable-folder-2"
 SEAL = "meta.json"
@@ -94,11 +101,10 @@ def _sweep(cache: Path) -> None:
 
 
 def _seal(folder: Path, about: dict[str, Any]) -> None:
-    """Write down what is in the folder, and wait until all of it is on the disk."""
+    """Write down what is in the folder."""
     files = {path.name: sum_of_file(path) for path in folder.iterdir()}
     (folder / SEAL).write_bytes(manifest_of({"format": FORMAT, "about": about}, files))
     folder.chmod(0o755)
-    flush(folder)
 
 
 def _publish(temporary: Path, folder: Path) -> None:
@@ -122,14 +128,9 @@ def _publish(temporary: Path, folder: Path) -> None:
 def _checked(folder: Path) -> dict[str, Any]:
     try:
         content, files = read_manifest(folder / SEAL)
-        if content["format"] != FORMAT:
-            raise DamagedError(f"{folder / SEAL} is damaged or of another format")
-        for name, known in files.items():
-            found = sum_of_file(folder / name)
-            if found["size"] != known["size"]:
-                raise DamagedError(f"{folder / name} has {found['size']:,} bytes instead of {known['size']:,}")
-            if found != known:
-                raise DamagedError(f"{folder / name} is damaged: its checksum does not match")
+        if content.get("format") != FORMAT or "about" not in content:
+            raise DamagedError(f"{SEAL} is of another format")
+        check_files(folder, files)
         return content["about"]
-    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError) as error:
-        raise DamagedError(f"{folder} is damaged or incomplete: {error!r}") from error
+    except DamagedError as error:
+        raise DamagedError(f"{folder}: {error}") from error

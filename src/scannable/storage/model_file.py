@@ -1,18 +1,28 @@
-"""A model on disk: a folder with `config.json` and `model.safetensors`, which know each other by checksum."""
+"""A model on disk: a folder with `model.safetensors` and `config.json`.
 
-import dataclasses
-import hashlib
+`model.safetensors` is the whole truth: a sealed file (`tensor_file.py`) of the weights, with the configuration in its
+metadata. So one rename puts a model in place of another. `config.json` is the same configuration for people to read.
+It has the seal of the weights that it was written with, and a checksum of its own, so that a change by hand is told
+from a save that was killed between the two files.
+"""
+
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import nn
+from torch import Tensor, nn
 
+from scannable.storage.configuration import ConfigurationError, from_plain, to_plain
 from scannable.storage.files import write_whole
-from scannable.storage.registry import find, known_models, model_of, name_of
+from scannable.storage.registry import known_models, model_of, why_unknown
+from scannable.storage.strict_json import parse, seal, unseal
+from scannable.storage.tensor_file import TensorFileError, read_sealed, write_sealed
+from scannable.storage.weights import NeedsValuesError, built, ties_of, unsaved_buffers_of, weights_of, without_memory
+
+FORMAT = "scannable-model-2"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 class ModelFileError(ValueError):
@@ -23,67 +33,123 @@ def build_model(config: Any) -> Any:
     """A new model of the kind that `config` belongs to."""
     model = model_of(type(config))
     if model is None:
-        raise TypeError(
-            f"no model is built from a {type(config).__name__}; known: {', '.join(known_models())} (register_model "
-            "adds one)"
-        )
+        reason = why_unknown(type(config)) or f"known: {', '.join(known_models())} (register_model adds one)"
+        raise TypeError(f"no model is built from a {type(config).__name__}; {reason}")
     return model(config)
 
 
 def save_model(model: nn.Module, folder: str | Path) -> None:
-    """Write a model's configuration and weights into `folder`, each file whole or not at all."""
+    """Write a model's configuration and weights into `folder`, in one step in place of what is there.
+
+    What its class makes in `__init__` and keeps out of `state_dict()` is made again by `load_model`.
+    """
+    model = getattr(model, "_orig_mod", model)
     config: Any = getattr(model, "config", None)
     if model_of(type(config)) is not type(model):
+        reason = why_unknown(type(config)) if config is not None else None
         raise TypeError(
-            f"{type(model).__name__} cannot be saved: no registered configuration stands for it; known: "
-            f"{', '.join(known_models())} (register_model adds one)"
+            f"{type(model).__name__} cannot be saved: no registered configuration stands for it; "
+            f"{f'{reason}; ' if reason else ''}known: {', '.join(known_models())} (register_model adds one)"
         )
-    name, folder = name_of(type(config)), Path(folder)
-    weights = save({key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()})
-    fields = dataclasses.asdict(config)
-    description = {"model": name, "config": fields, "sha256": _digest(name, fields, weights)}
-    write_whole(folder / "model.safetensors", weights)
-    write_whole(folder / "config.json", json.dumps(description, indent=2).encode() + b"\n")
+    weights = weights_of(model)
+    tied = ties_of(weights)
+    try:
+        plain = to_plain(config)
+        if from_plain(plain) != config:
+            raise ConfigurationError(f"{config!r:.200} would be read back as {from_plain(plain)!r:.200}")
+    except ConfigurationError as error:
+        raise TypeError(f"{type(model).__name__} cannot be saved: {error}") from error
+    _check_described(model, weights)
+    about = {
+        "config": plain,
+        "tied": tied,
+        "buffers": {
+            name: str(buffer.dtype).removeprefix("torch.") for name, buffer in unsaved_buffers_of(model).items()
+        },
+    }
+    folder = Path(folder)
+    metadata = {"format": FORMAT, "about": json.dumps(about, allow_nan=False)}
+    stored = {name: tensor for name, tensor in weights.items() if name not in tied}
+    written = write_sealed(folder / WEIGHTS, stored, metadata)
+    write_whole(folder / CONFIG, seal({"format": FORMAT, "config": plain, "weights": written}) + b"\n")
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Build the model that `save_model` wrote, after checking that both files are whole and belong together."""
+    """Build the model that `save_model` wrote, in eval mode, after checking that both files are whole."""
     folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
+    for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelFileError(f"{folder} holds no model: {name} is missing")
+    description = _read_description(folder / CONFIG)
     try:
-        description = json.loads((folder / "config.json").read_bytes())
-        name, fields, expected = (description[key] for key in ("model", "config", "sha256"))
-        config_class = find(name)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelFileError(f"{folder / 'config.json'} is damaged: {error!r:.200}") from error
-    model_class = None if config_class is None else model_of(config_class)
-    if config_class is None or model_class is None:
-        raise ModelFileError(f"{folder} holds a model of the kind {name!r}; known kinds: {', '.join(known_models())}")
-    weights = (folder / "model.safetensors").read_bytes()
-    if _digest(name, fields, weights) != expected:
-        raise ModelFileError(
-            f"{folder}: config.json and model.safetensors ({len(weights)} bytes) do not belong together, or one is "
-            "damaged: the checksum does not match"
+        metadata, tensors = read_sealed(folder / WEIGHTS, FORMAT)
+        about = parse(metadata["about"])
+        plain, tied, dtypes = (dict(about[key]) for key in ("config", "tied", "buffers"))
+        tensors |= {name: tensors[first] for name, first in tied.items()}
+        dtypes = {name: _dtype(dtype) for name, dtype in dtypes.items()}
+    except (TensorFileError, ValueError, KeyError, TypeError) as error:
+        raise ModelFileError(f"{folder / WEIGHTS} cannot be read as a saved model: {error!s:.300}") from error
+    if description["weights"] != metadata["sha256"]:
+        warnings.warn(
+            f"{folder / CONFIG} is of another save than {WEIGHTS}, as after a save that was killed; the model is built "
+            "from the configuration inside the weights, and the next save_model writes both anew",
+            stacklevel=2,
         )
+    config = _read_config(plain, folder)
     try:
-        # Without memory at first: a configuration is not believed before the weights have its shapes.
-        with torch.device("meta"):
-            model = model_class(config_class(**fields))
-        # Copied into torch's own aligned memory: kernels round differently on other addresses.
-        tensors = {key: tensor.clone() for key, tensor in load(weights).items()}
-        model.load_state_dict(tensors, assign=True)
-    except (TypeError, ValueError, RuntimeError, OverflowError, SafetensorError) as error:
+        model = built(lambda: build_model(config), tensors)
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         # Behind the first two lines torch has its own stack.
         reason = " ".join(str(error).split("\n")[:2])
         raise ModelFileError(
-            f"{folder}: the configuration and the weights do not make a {model_class.__name__}: {reason}"
+            f"{folder}: the configuration and the weights do not make a model of a {type(config).__name__}: {reason}"
         ) from error
+    for name, buffer in unsaved_buffers_of(model).items():
+        owner, _, attribute = name.rpartition(".")
+        model.get_submodule(owner)._buffers[attribute] = buffer.to(dtypes.get(name, buffer.dtype))
     return model.to(device).eval()
 
 
-def _digest(name: str, fields: dict[str, Any], weights: bytes) -> str:
-    digest = hashlib.sha256(json.dumps([name, fields], sort_keys=True).encode())
-    digest.update(weights)
-    return digest.hexdigest()
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        return unseal(path.read_bytes().removesuffix(b"\n"))
+    except (ValueError, OSError) as error:
+        raise ModelFileError(
+            f"{path} is damaged, or was changed by hand, which changes nothing about the model: {error!s:.200}; put "
+            "back what save_model wrote, or build_model a changed configuration"
+        ) from error
+
+
+def _read_config(plain: dict[str, Any], folder: Path) -> Any:
+    try:
+        config = from_plain(plain)
+    except ConfigurationError as error:
+        raise ModelFileError(f"{folder} holds a model that cannot be built here: {error}") from error
+    if model_of(type(config)) is None:
+        raise ModelFileError(
+            f"{folder} holds a {type(config).__name__}, which is no configuration of a model; known: "
+            f"{', '.join(known_models())}"
+        )
+    return config
+
+
+def _check_described(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Refuse a model that its configuration does not build: it could not be loaded."""
+    try:
+        described = weights_of(without_memory(lambda: build_model(model.config))[0])
+    except NeedsValuesError:
+        return
+    for name in {**described, **weights}:
+        expected, found = (tuple(one[name].shape) if name in one else "nothing" for one in (described, weights))
+        if expected != found:
+            raise TypeError(
+                f"{type(model).__name__} cannot be saved: its configuration builds {name} as {expected}, but the model "
+                f"has {found} there; register a configuration that describes it (register_model)"
+            )
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r:.60} is no dtype")
+    return dtype

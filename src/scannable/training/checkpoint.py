@@ -10,18 +10,30 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
 from torch import Tensor
 
-from scannable.storage.checked_folder import DamagedError, flush, manifest_of, put_in_place, read_manifest, sum_of
+from scannable.storage import tensor_file
+from scannable.storage.checked_folder import (
+    DamagedError,
+    Sum,
+    check_files,
+    check_sum,
+    manifest_of,
+    put_in_place,
+    read_manifest,
+    sum_of,
+)
+from scannable.storage.files import sync
 
 FORMAT = "scannable-checkpoint-1"
 MANIFEST = "MANIFEST.json"
+STATE = "state.json"
 
 
 class CheckpointError(RuntimeError):
@@ -48,33 +60,45 @@ def path_of(folder: Path, step: int) -> Path:
 
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, whole or damaged, the oldest first."""
-    names = [path.name for path in folder.glob("step-*")] if folder.is_dir() else []
-    return sorted(int(name[5:]) for name in names if name[5:].isdigit())
+    found: list[int] = []
+    for path in folder.glob("step-*") if folder.is_dir() else ():
+        digits = path.name[5:]
+        step = int(digits) if digits.isdecimal() else -1
+        if path != path_of(folder, step):
+            raise CheckpointError(f"{path} is no checkpoint, whose name would be like step-00000500; move it elsewhere")
+        found.append(step)
+    return sorted(found)
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Add a checkpoint to `folder`; in place of an old one of the same step, if there is one."""
+    """Add a checkpoint to `folder`; in place of an old one of the same step, if there is one.
+
+    Tensors go to the disk one after the other, so that a checkpoint takes no memory beside the largest of them.
+    """
     target = path_of(folder, checkpoint.step)
-    contents = {
-        "model.safetensors": save(_ready(checkpoint.model)),
-        "optimizer.safetensors": save(_ready(checkpoint.optimizer)),
-        "state.json": json.dumps(checkpoint.state, indent=1, sort_keys=True).encode(),
+    tensors = {
+        f"{name}.safetensors": part
+        for name in ("model", "optimizer", "average")
+        if (part := getattr(checkpoint, name)) or name != "average"
     }
-    if checkpoint.average:
-        contents["average.safetensors"] = save(_ready(checkpoint.average))
-    sums = {name: sum_of(content) for name, content in contents.items()}
-    contents[MANIFEST] = manifest_of(_about(checkpoint.step), sums)
-    temporary = folder / f".{target.name}.{os.getpid()}.writing"
+    state = json.dumps(checkpoint.state, indent=1, sort_keys=True).encode()
+    temporary, aside = (folder / f".{target.name}.{os.getpid()}.{use}" for use in ("writing", "replaced"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        needed, free = sum(map(len, contents.values())), shutil.disk_usage(folder).free
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            sync(folder.parent)
+        needed = len(state) + sum(map(tensor_file.size_of, tensors.values()))
+        free = shutil.disk_usage(folder).free
         if needed > free:
             raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, {free:,} are free")
         temporary.mkdir()
-        for name, content in contents.items():
-            (temporary / name).write_bytes(content)
-        flush(temporary)
-        _replace(target, temporary)
+        sums: dict[str, Sum] = {STATE: sum_of(state)}
+        (temporary / STATE).write_bytes(state)
+        for name, part in tensors.items():
+            with (temporary / name).open("wb") as file:
+                sums[name] = tensor_file.write(file, part)
+        (temporary / MANIFEST).write_bytes(manifest_of(_about(checkpoint.step), sums))
+        put_in_place(temporary, target, aside)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint of step {checkpoint.step} could not be written to {folder}: {error.strerror or error}; "
@@ -82,20 +106,20 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if aside.exists():
+            _settle(aside, target)
     return target
 
 
 def read(path: Path) -> Checkpoint:
     """Read a checkpoint and check all of it; any damage raises a `CheckpointError` that says what is wrong."""
-    contents = _verified(path)
+    with _named(path):
+        files = _known_files(path)
+        parts: dict[str, Any] = {name: _part(path, name, known) for name, known in files.items()}
     try:
-        tensors = {
-            name: {key: tensor.clone() for key, tensor in load(contents[f"{name}.safetensors"]).items()}
-            for name in ("model", "optimizer", "average")
-            if f"{name}.safetensors" in contents
-        }
-        state = json.loads(contents["state.json"])
-        return Checkpoint(int(path.name[5:]), tensors["model"], tensors["optimizer"], state, tensors.get("average", {}))
+        model, optimizer, state = (parts[name] for name in ("model.safetensors", "optimizer.safetensors", STATE))
+        average = parts.get("average.safetensors", {})
+        return Checkpoint(int(path.name[5:]), model, optimizer, json.loads(state), average)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is whole but cannot be understood: {error!r:.200}") from error
 
@@ -108,52 +132,73 @@ def prune(folder: Path, keep: int, also: Collection[int] = (), newest: int | Non
     present = [step for step in steps(folder) if newest is None or step <= newest]
     if not present:
         return
-    _verified(path_of(folder, present[-1]))
+    newest_path = path_of(folder, present[-1])
+    with _named(newest_path):
+        check_files(newest_path, _known_files(newest_path))
     for step in present[:-keep]:
         if step not in also:
-            shutil.rmtree(path_of(folder, step))
+            _remove(path_of(folder, step))
 
 
 def tidy(folder: Path) -> None:
     """Remove what an interrupted write left behind."""
     for path in folder.glob(".step-*"):
-        if path.name.endswith(".replaced") and not (target := folder / path.name[1:].split(".")[0]).exists():
-            # Killed between the two renames of a replacement: what was there before goes back.
-            path.rename(target)
+        if path.name.endswith(".replaced"):
+            _settle(path, folder / path.name[1:].split(".")[0])
         else:
-            shutil.rmtree(path)
-
-
-def _ready(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            _remove(path)
 
 
 def _about(step: int) -> dict[str, Any]:
     return {"format": FORMAT, "step": step}
 
 
-def _verified(path: Path) -> dict[str, bytes]:
-    """The contents of all files of a checkpoint, if they are what was written."""
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Damage becomes a `CheckpointError` that names the checkpoint and the file."""
     try:
-        about, files = read_manifest(path / MANIFEST)
-        contents = {name: (path / name).read_bytes() for name in files}
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
+        yield
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        name = Path(error.filename or path).name
+        missing = isinstance(error, FileNotFoundError)
+        reason = "is missing" if missing else f"cannot be read: {error.strerror or error}"
+        raise CheckpointError(f"{path}: {name} {reason}") from error
     except DamagedError as error:
-        raise CheckpointError(f"{path}: {MANIFEST} is damaged") from error
-    wrong = [name for name, content in contents.items() if sum_of(content) != files[name]]
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _known_files(path: Path) -> dict[str, Sum]:
+    about, files = read_manifest(path / MANIFEST)
     if about != _about(int(path.name[5:])):
-        wrong.append(MANIFEST)
-    if wrong:
-        raise CheckpointError(f"{path}: {', '.join(wrong)} is not what was written (truncated or changed)")
-    return contents
+        raise DamagedError(f"{MANIFEST} is not what was written: it says {about!r:.80}")
+    return files
 
 
-def _replace(target: Path, temporary: Path) -> None:
-    old = target.with_name(f".{target.name}.{os.getpid()}.replaced")
+def _part(path: Path, name: str, known: Sum) -> Any:
+    """What one file holds, if it is what was written; what is checked is what was read."""
+    if not name.endswith(".safetensors"):
+        content = (path / name).read_bytes()
+        check_sum(name, sum_of(content), known)
+        return content
+    try:
+        with (path / name).open("rb") as file:
+            _, tensors, found = tensor_file.read(file)
+    except tensor_file.TensorFileError as error:
+        raise DamagedError(f"{name} is not what was written: {error}") from error
+    check_sum(name, found, known)
+    return tensors
+
+
+def _settle(aside: Path, target: Path) -> None:
+    """What was there before goes, or back, if a replacement was stopped between its two renames."""
     if target.exists():
-        target.rename(old)
-    put_in_place(temporary, target)
-    shutil.rmtree(old, ignore_errors=True)
+        _remove(aside)
+    else:
+        aside.rename(target)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
