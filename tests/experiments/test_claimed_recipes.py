@@ -55,6 +55,16 @@ def without_kinds(plain: Any) -> Any:
     return [without_kinds(value) for value in plain] if isinstance(plain, list) else plain
 
 
+def as_before(plain: dict[str, Any]) -> dict[str, Any]:
+    """A committed configuration in today's words: two fields of the model have become callbacks since."""
+    model = dict(plain["model"])
+    over, from_inf = model.pop("state_noise_over", None), model.pop("agg_from_inf", False)
+    aids = ([{}] if from_inf else []) + ([{"over": over}] if model.get("state_noise") else [])
+    evaluation = {**plain["evaluation"], "weights": "last"}
+    task = {**plain["task"], **({"text": None, "vocabulary": None} if "tokenizer" in plain["task"] else {})}
+    return {**plain, "model": model, "evaluation": evaluation, "task": task, "callbacks": aids}
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_recipe_is_the_run_that_the_experiment_makes(name: str, tmp_path: Path) -> None:
     experiment, run = CLAIMS[name]
@@ -73,6 +83,6 @@ def test_the_committed_configurations_have_the_values_of_todays_runs(experiment:
             # The page says so: it names a patience that the setting has lost since, and that never came into play.
             recipe = replace(recipe, evaluation=replace(recipe.evaluation, patience=before["evaluation"]["patience"]))
         # As JSON, in which there are no tuples.
-        assert before == without_kinds(json.loads(json.dumps(to_plain(recipe)))), name
+        assert as_before(before) == without_kinds(json.loads(json.dumps(to_plain(recipe)))), name
         compared += 1
     assert compared == {"s5": 5, "mqar": 15, "wikitext": 6}[experiment]

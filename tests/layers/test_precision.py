@@ -105,7 +105,7 @@ def test_a_rough_stabiliser_changes_no_output_of_mlstm(monkeypatch: pytest.Monke
     torch.manual_seed(0)
     layer = LAYERS["mlstm"](16, 2)
     with torch.no_grad():
-        layer.gates.weight.mul_(50)
+        layer.get_parameter("gates.weight").mul_(50)
     x = torch.randn(1, 4096, 16)
     truth = layer.double()(x.double())
     layer.float()

@@ -238,11 +238,6 @@ def test_a_configuration_is_made_and_checked_without_torch(config: str) -> None:
         (sc.TransformerPSMConfig, {"state_noise": float("inf")}, "state_noise=inf must be 0 or above"),
         (sc.TransformerPSMConfig, {"agg_heads": 0}, "agg_heads=0 must be a whole number"),
         (sc.TransformerPSMConfig, {"unit_states": "yes"}, "unit_states='yes' must be True or False"),
-        (
-            sc.TransformerPSMConfig,
-            {"agg_from_inf": True, "agg_layers": 3},
-            "agg_from_inf needs .*, but agg_layers=3, agg_heads=4, inf_layers=2 and heads=4",
-        ),
     ],
 )
 def test_a_wrong_configuration_is_named(kind: Any, options: dict[str, Any], message: str) -> None:

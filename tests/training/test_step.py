@@ -217,18 +217,21 @@ def test_what_is_random_differs_from_step_to_step_and_from_seed_to_seed(tmp_path
     assert len(set(losses.values())) == 4
 
 
+SEEN: list[float] = []
+
+
+@sc.configurable
+@dataclass(frozen=True)
+class Watching(Callback):
+    def before_step(self, model: nn.Module, progress: float) -> None:
+        assert isinstance(model, Tiny)
+        SEEN.append(progress)
+
+
 def test_progress_goes_from_0_to_1_and_callbacks_see_it(tmp_path: Path) -> None:
-    seen: list[float] = []
-
-    @sc.configurable
-    @dataclass(frozen=True)
-    class Watching(Callback):
-        def before_step(self, model: nn.Module, progress: float) -> None:
-            assert isinstance(model, Tiny)
-            seen.append(progress)
-
+    SEEN.clear()
     Run(recipe_of(callbacks=(Watching(),), steps=4), tmp_path, console=QUIET).train()
-    assert seen == [0.0, 0.25, 0.5, 0.75]
+    assert SEEN == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_metrics_are_on_the_disk_before_the_checkpoint_that_counts_them(

@@ -297,10 +297,10 @@ def _differences(profile: Profile, use: Setting) -> str:
     curriculum, more = use.recipe.curriculum, helped(use.recipe)
     help_ = (
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
-        "elements (`--model.agg-from-inf`; for that there is one more stage at the first length, and up to "
+        "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
         f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the run "
-        "(`--model.state-noise`). The baselines have no Agg to be helped.\n"
+        "(`--model.state-noise`, the callback `GrowingStateNoise`). The baselines have no Agg to be helped.\n"
     )
     if profile == "paper":
         return (

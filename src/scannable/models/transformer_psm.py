@@ -130,18 +130,6 @@ class TransformerPSM(PrefixScannableModel):
         )
         self.config: TransformerPSMConfig = config
 
-    def grow_state_noise(self, progress: float) -> None:
-        """Set the noise on Agg's states to what it is when `progress`, 0 to 1, of a training run is over.
-
-        It grows in a straight line from 0 to `config.state_noise` over the first `config.state_noise_over` of the run.
-        A training loop calls this before each step; `model.agg.noise` is the noise itself.
-        """
-        if not 0 <= progress <= 1:
-            raise ValueError(f"progress={progress!r} must lie between 0 and 1, the start and the end of the run")
-        if not isinstance(self.agg, TransformerAgg):
-            raise TypeError(f"the noise is that of a TransformerAgg; this model's Agg is a {type(self.agg).__name__}")
-        self.agg.noise = min(1.0, progress / self.config.state_noise_over) * self.config.state_noise
-
     @torch.no_grad()
     def start_agg_from_inf(self) -> list[str]:
         """Copy the weights of Inf's Transformer into Agg's; the names of the parameters that were changed.
@@ -159,17 +147,7 @@ class TransformerPSM(PrefixScannableModel):
         theirs, ours = ((len(part.transformer.blocks), part.transformer.heads) for part in (agg, inf))
         if theirs != ours:
             raise ValueError(
-                f"start_agg_from_inf needs an Agg with the layers and heads of Inf, {ours}, but it has {theirs}; build "
-                "the model with agg_from_inf=True, which checks it"
+                f"start_agg_from_inf needs an Agg with the layers and heads of Inf, {ours}, but it has {theirs}"
             )
         agg.transformer.load_state_dict(inf.transformer.state_dict())
         return [f"agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]
-
-    def at_progress(self, fraction: float) -> None:
-        """Called before each step of a training run with how much of it is over."""
-        if isinstance(self.agg, TransformerAgg):  # and not one of its user's own
-            self.grow_state_noise(fraction)
-
-    def begin_stage(self, index: int) -> list[str]:
-        """Called when a curriculum goes on to its length number `index`; the names of the weights that start anew."""
-        return self.start_agg_from_inf() if index == 1 and self.config.agg_from_inf else []

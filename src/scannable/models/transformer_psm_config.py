@@ -46,34 +46,21 @@ class TransformerPSMConfig:
     """Keep no activations of Agg for backward; compute each level of the scan twice."""
     state_noise: float = 0.0
     """Gaussian noise on what Agg returns, in training only, as a fraction of its size: states then learn to
-    absorb small errors, which otherwise grow from level to level of the tree."""
-    state_noise_over: float = 0.5
-    """The share of a training run over which that noise grows from nothing, in a loop that calls
-    `model.grow_state_noise`; without it the noise is there from the start."""
+    absorb small errors, which otherwise grow from level to level of the tree. `model.agg.noise` is the noise of now;
+    `recipes.aids.GrowingStateNoise` lets it grow from nothing."""
     unit_states: bool = False
     """Bring what Agg returns to a mean square of 1, the size of what it reads first. Otherwise the gain of its last
     LayerNorm may grow, and with it the share of a state, errors included, that goes through Agg unchanged."""
-    agg_from_inf: bool = False
-    """When a curriculum leaves its first length, start Agg's Transformer from Inf's weights, in a loop that calls
-    `model.start_agg_from_inf`."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "chunk_length", "agg_layers", "inf_layers", "heads", "agg_heads")
         check_outputs(self)
         check_heads(self.width, self.heads)
         check_heads(self.width, self.agg_heads or self.heads, "agg_heads")
-        check_switches(
-            self, "agg_causal", "sinusoids", "literal_identity", "checkpoint", "unit_states", "agg_from_inf"
-        )  # fmt: skip
+        check_switches(self, "agg_causal", "sinusoids", "literal_identity", "checkpoint", "unit_states")
         check_dropout(self)
         check_number(self, "state_noise", lambda noise: noise >= 0, "be 0 or above")
-        check_number(self, "state_noise_over", lambda share: 0 < share <= 1, "lie in (0, 1]")
         check_choice(self, "compress", "right_half", "projection")
-        if self.agg_from_inf and (self.agg_layers, self.agg_heads or self.heads) != (self.inf_layers, self.heads):
-            raise ValueError(
-                f"agg_from_inf needs an Agg with the layers and heads of Inf, but agg_layers={self.agg_layers}, "
-                f"agg_heads={self.agg_heads or self.heads}, inf_layers={self.inf_layers} and heads={self.heads}"
-            )
 
 
 register_model("scannable.models.transformer_psm:TransformerPSM", TransformerPSMConfig)

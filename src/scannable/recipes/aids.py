@@ -27,6 +27,8 @@ class GrowingStateNoise(Callback):
             raise ValueError(f"over={self.over!r} must lie in (0, 1]")
 
     def before_step(self, model: Any, progress: float) -> None:
+        if not hasattr(model.agg, "noise"):
+            raise TypeError(f"GrowingStateNoise needs an Agg with a `noise`, not {type(model.agg).__name__}")
         model.agg.noise = min(1.0, progress / self.over) * model.config.state_noise
 
 

@@ -1,6 +1,7 @@
 """What `scannable demo` trains."""
 
 from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.aids import GrowingStateNoise
 from scannable.recipes.catalogue import recipe
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
@@ -18,4 +19,5 @@ def demo() -> Recipe[TransformerPSMConfig, GroupTask]:
         curriculum=Curriculum((4, 8, 16), below=(0.02,)),
         evaluation=Evaluation(every=100, lengths=(32, 64)),
         ema=0.98,
+        callbacks=(GrowingStateNoise(over=0.5),),
     )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.aids import AggFromInf, GrowingStateNoise
 from scannable.recipes.catalogue import recipe
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
@@ -41,7 +42,8 @@ def helped(recipe: Recipe[TransformerPSMConfig, GroupTask]) -> Recipe[Transforme
     curriculum = recipe.curriculum
     return replace(
         recipe,
-        model=replace(recipe.model, agg_from_inf=True, unit_states=True, state_noise=0.6, state_noise_over=1.0),
+        model=replace(recipe.model, unit_states=True, state_noise=0.6),
+        callbacks=(AggFromInf(), GrowingStateNoise(over=1.0)),
         curriculum=replace(
             curriculum,
             lengths=(curriculum.lengths[0], *curriculum.lengths),

@@ -11,14 +11,16 @@ leaves, which the caller keeps elsewhere; there values speak for themselves, bec
 import dataclasses
 import difflib
 import math
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from scannable.storage.registry import KIND, find, is_record, known, name_of, why_unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEEPEST = 20
 """Values in one another."""
@@ -44,13 +46,13 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f"{f'; did you mean {short[close[0]]!r}?' if close else ';'} known: {', '.join(short.values())}"
 
 
-def to_plain(value: Any, where: str = "the configuration", *, store: Callable[[Tensor], str] | None = None) -> Any:
+def to_plain(value: Any, where: str = "the configuration", *, store: "Callable[[Tensor], str] | None" = None) -> Any:
     """A value as JSON can hold it; `store` keeps a tensor, and says under what name."""
     return _Writer(store).write(value, Any, where, 0)
 
 
 def from_plain(
-    plain: Any, expected: Any = Any, where: str = "the configuration", *, tensors: Mapping[str, Tensor] | None = None
+    plain: Any, expected: Any = Any, where: str = "the configuration", *, tensors: "Mapping[str, Tensor] | None" = None
 ) -> Any:
     """The inverse of `to_plain`; `expected` is the type that has to come out."""
     reader = _Reader(tensors)
@@ -61,7 +63,7 @@ def from_plain(
 
 
 class _Writer:
-    def __init__(self, store: Callable[[Tensor], str] | None) -> None:
+    def __init__(self, store: "Callable[[Tensor], str] | None") -> None:
         self.store = store
 
     def write(self, value: Any, expected: Any, where: str, depth: int) -> Any:
@@ -80,7 +82,7 @@ class _Writer:
             return str(value) if Path in options and str not in options else {KIND: "path", ITEMS: str(value)}
         if is_record(type(value)):
             return self._record(value, where, depth)
-        if self.store and isinstance(value, Tensor):
+        if self.store and _is_tensor(value):
             return {KIND: "tensor", ITEMS: self.store(value)}
         if self.store and isinstance(value, float | complex):
             return {KIND: "number", ITEMS: repr(value if isinstance(value, complex) else float(value))}
@@ -127,7 +129,7 @@ class _Record(dict[str, Any]):
 
 
 class _Reader:
-    def __init__(self, tensors: Mapping[str, Tensor] | None) -> None:
+    def __init__(self, tensors: "Mapping[str, Tensor] | None") -> None:
         self.tensors = tensors
 
     def untagged(self, plain: Any, where: str, depth: int) -> Any:
@@ -211,7 +213,7 @@ class _Reader:
             if isinstance(value, Path) or (kind is str and not exact):
                 return Path(value)
         elif option is Any:
-            if value is None or isinstance(value, bool | str | Path | float | complex | Tensor):
+            if value is None or isinstance(value, bool | str | Path | float | complex) or _is_tensor(value):
                 return value
             raise ConfigurationError(f"{where}={_shown(value)} is nothing that JSON can hold")
         elif origin is Literal:
@@ -320,6 +322,12 @@ def _number(value: float, kind: type, where: str) -> float:
             f"{where}={_shown(value)} is {'out of the range of 64 bits' if kind is int else 'not finite'}"
         )
     return number
+
+
+def _is_tensor(value: Any) -> "TypeGuard[Tensor]":
+    # Nothing is one before torch is there; a configuration is read and written without it.
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _check_depth(where: str, depth: int) -> None:
