@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 import scannable as sc
@@ -51,7 +51,7 @@ def there() -> Iterator[None]:
 
 
 def on_meta(module: Any) -> Any:
-    with torch.utils._python_dispatch._disable_current_modes():
+    with _disable_current_modes():
         return module().to(META)
 
 
@@ -254,7 +254,7 @@ def test_a_sliced_loss_is_computed_where_its_input_is() -> None:
 
 
 def test_a_state_moves_with_everything_in_it() -> None:
-    with torch.utils._python_dispatch._disable_current_modes():
+    with _disable_current_modes():
         xs = torch.ones(2, 5, 3)
         state = sc.extend(torch.add, sc.empty(torch.zeros(3)), xs, dim=1)[1].to("meta")
     _, after = sc.extend(torch.add, state, torch.empty(2, 4, 3, device=META), dim=1)
