@@ -103,7 +103,7 @@ def test_a_device_without_float64_is_known() -> None:
 
 def test_a_rough_stabiliser_changes_no_output_of_mlstm(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    layer = LAYERS["mlstm"](16, 2)
+    layer: Any = LAYERS["mlstm"](16, 2)
     with torch.no_grad():
         layer.get_parameter("gates.weight").mul_(50)
     x = torch.randn(1, 4096, 16)
