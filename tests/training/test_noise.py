@@ -1,11 +1,14 @@
 """Randomness that belongs to a sample is the same in any batch, and is what torch's would be in distribution."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import scannable as sc
 from scannable.training.noise import SeededBySample
 
 CPU = torch.device("cpu")
@@ -133,3 +136,24 @@ def test_torch_is_as_it_was_afterwards_whatever_happens() -> None:
     with pytest.raises(RuntimeError), SeededBySample([1], CPU):
         torch.dot(torch.randn_like(torch.zeros(2)), torch.zeros(3))
     assert [getattr(owner, name) for owner, name in names] == before
+
+
+@pytest.mark.parametrize("compress", ["right_half", "projection"])
+def test_a_row_of_a_transformer_psm_has_the_same_noise_beside_any_others(compress: Any) -> None:
+    """So many windows that without dropout they would be cut into slices."""
+    torch.manual_seed(0)
+    config = sc.TransformerPSMConfig(
+        7, 8, 4, agg_layers=1, inf_layers=1, heads=2, dropout=0.3, state_noise=0.3, compress=compress
+    )
+    model = sc.TransformerPSM(config).double().train()
+    tokens = torch.randint(7, (6, 510))
+
+    def hidden(rows: list[int]) -> Tensor:
+        torch.manual_seed(1)
+        with SeededBySample(rows, CPU):
+            return model.hidden(tokens[rows]).detach()
+
+    whole = hidden(list(range(6)))
+    for rows in ([0], [1, 4, 5], [3, 2]):
+        torch.testing.assert_close(hidden(rows), whole[rows], rtol=0, atol=1e-12)
+    assert not torch.allclose(whole, model.eval().hidden(tokens))

@@ -57,7 +57,9 @@ class Transformer(nn.Module):
         kept = n if kept is None else kept
         windows = x.reshape(-1, n, width)
         slice_length = max(1, CPU_SLICE // n)
-        if x.device.type == "cpu" and cache is None and len(windows) > slice_length:
+        # Dropout is drawn for all windows at once: a step of training gives each sample its own, in any batch.
+        random = self.training and self.dropout.p > 0
+        if x.device.type == "cpu" and cache is None and len(windows) > slice_length and not random:
             y = torch.cat([self._run(part, kept, None) for part in windows.split(slice_length)])
         else:
             y = self._run(windows, kept, cache)

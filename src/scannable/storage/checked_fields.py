@@ -16,6 +16,6 @@ def check_fields(configuration: Any) -> None:
         value, expected = getattr(configuration, field.name), hints[field.name]
         if expected is Any or isinstance(expected, TypeVar):
             continue
-        found = from_plain(to_plain(value), expected, field.name)
+        found = from_plain(to_plain(value, field.name), expected, field.name)
         # A record was checked when it was built, and may hold what it has read since.
         object.__setattr__(configuration, field.name, value if dataclasses.is_dataclass(value) else found)

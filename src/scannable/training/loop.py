@@ -20,6 +20,7 @@ from torch import nn
 
 import scannable.training.checkpoint as checkpoints
 from scannable.models.protocol import evaluating
+from scannable.nn import compile_transformers
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.files import write_whole
 from scannable.storage.model_file import build_model
@@ -87,7 +88,10 @@ class Run:
         self.model: nn.Module = build_model(recipe.model).to(self.device)
         self.optimizer = adamw(self.model, recipe.optimizer)
         loss = SummedLoss(self.model)
-        self.loss: Any = torch.compile(loss) if recipe.compile else loss
+        # A Transformer is compiled by itself, for any number of windows: a whole model would be compiled once more for
+        # every length, until torch gives up.
+        whole = recipe.compile and not compile_transformers(self.model)
+        self.loss: Any = torch.compile(loss, dynamic=True) if whole else loss
         self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
         self.progress = Progress()
         self.metrics = Metrics(folder / "metrics.jsonl")
@@ -202,8 +206,9 @@ class Run:
         for tokens, wanted, numbers in zip(
             *(part.chunk(recipe.accumulate) for part in (batch.tokens, targets, samples)), strict=True
         ):
-            # For every part and every process alike: what is random belongs to a sample.
-            torch.manual_seed(self._seed())
+            # For every part and every process alike: what is random belongs to a sample. A compiled graph draws for
+            # itself, and differently in every process.
+            torch.manual_seed((self._seed() * 4096 + processes.rank) % 2**63 if recipe.compile else self._seed())
             seeded = contextlib.nullcontext() if recipe.compile else SeededBySample(numbers, self.device)
             # Backward too: activations that are computed once more draw their noise once more.
             with seeded:
