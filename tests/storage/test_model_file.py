@@ -292,6 +292,19 @@ def test_damage_is_named(tmp_path: Path) -> None:
     sc.load_model(folder)
 
 
+def test_a_readable_copy_with_a_true_checksum_is_compared_too(tmp_path: Path) -> None:
+    sc.save_model(a_model(), tmp_path)
+    description = json.loads((tmp_path / "config.json").read_text())
+    del description["sha256"]
+    description["config"]["dropout"] = 0.5
+    (tmp_path / "config.json").write_bytes(seal(description) + b"\n")
+    with pytest.raises(sc.ModelFileError, match=r"config\.json has another configuration than model\.safetensors"):
+        sc.load_model(tmp_path)
+    (tmp_path / "config.json").write_bytes(seal({"files": {}}) + b"\n")
+    with pytest.warns(UserWarning, match="is of another save"):
+        sc.load_model(tmp_path)
+
+
 def crafted(folder: Path, plain: Any, *, tied: Any = None, buffers: Any = None) -> None:
     """A folder whose every checksum is true, with another configuration."""
     _, tensors = tensor_file.read_sealed(folder / "model.safetensors", FORMAT)
@@ -411,6 +424,7 @@ import scannable as sc
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
+os.fsync = lambda handle: None  # a kill, unlike a power cut, loses nothing that was written
 folder, found = sys.argv[1], set()
 models = []
 for width in (8, 16):
@@ -419,12 +433,13 @@ for width in (8, 16):
         for parameter in model.parameters():
             parameter.fill_(width)
     models.append(model)
+sc.save_model(models[0], folder)
 start = time.monotonic()
 for model in models * 3:
     sc.save_model(model, folder)
 both = (time.monotonic() - start) / 3
 chance = random.Random(0)
-for _ in range(20):
+for _ in range(40):
     child = os.fork()
     while child == 0:
         for model in models:

@@ -55,8 +55,9 @@ def save_model(model: nn.Module, folder: str | Path) -> None:
     tied = ties_of(weights)
     try:
         plain = to_plain(config)
-        if from_plain(plain) != config:
-            raise ConfigurationError(f"{config!r:.200} would be read back as {from_plain(plain)!r:.200}")
+        back = from_plain(plain)
+        if back != config and type(config).__eq__ is not object.__eq__:
+            raise ConfigurationError(f"{config!r:.200} would be read back as {back!r:.200}")
     except ConfigurationError as error:
         raise TypeError(f"{type(model).__name__} cannot be saved: {error}") from error
     _check_described(model, weights)
@@ -89,7 +90,12 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Any:
         dtypes = {name: _dtype(dtype) for name, dtype in dtypes.items()}
     except (TensorFileError, ValueError, KeyError, TypeError) as error:
         raise ModelFileError(f"{folder / WEIGHTS} cannot be read as a saved model: {error!s:.300}") from error
-    if description["weights"] != metadata["sha256"]:
+    if description.get("weights") == metadata["sha256"]:
+        if description.get("config") != plain:
+            raise ModelFileError(
+                f"{folder / CONFIG} has another configuration than {WEIGHTS}, which it claims to describe"
+            )
+    else:
         warnings.warn(
             f"{folder / CONFIG} is of another save than {WEIGHTS}, as after a save that was killed; the model is built "
             "from the configuration inside the weights, and the next save_model writes both anew",
@@ -98,7 +104,7 @@ def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Any:
     config = _read_config(plain, folder)
     try:
         model = built(lambda: build_model(config), tensors)
-    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+    except Exception as error:
         # Behind the first two lines torch has its own stack.
         reason = " ".join(str(error).split("\n")[:2])
         raise ModelFileError(

@@ -15,7 +15,7 @@ COMPILED = "_orig_mod."
 
 
 class NeedsValuesError(RuntimeError):
-    """A model that cannot be built without memory, because its `__init__` looks at the values of tensors."""
+    """A model that cannot be built without memory: its `__init__` looks at the values of tensors, or fails anyway."""
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -48,30 +48,25 @@ def built(make: Callable[[], nn.Module], weights: Mapping[str, Tensor]) -> nn.Mo
     got values from them, it is the model. If not, since `__init__` may keep tensors that are no weights, it is built
     again with memory, so that they have the values that `__init__` computes.
     """
-    with torch.random.fork_rng(devices=[]):
-        try:
-            model, complete = without_memory(make)
-        except NeedsValuesError:
-            with torch.device("cpu"), _few_parameters(2 * sum(weight.numel() for weight in weights.values())):
-                model = make()
-            return _filled(model, weights)
+    try:
+        model, complete = without_memory(make)
         model = _filled(model, weights)
         if complete:
             return model
-        with torch.device("cpu"):
-            return _filled(make(), weights)
+    except NeedsValuesError:
+        pass
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), _few_parameters(weights):
+        model = make()
+    return _filled(model, weights)
 
 
 def without_memory(make: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
     """The model that `make` builds on the meta device, and whether all its tensors are in `state_dict()`."""
     try:
-        with torch.device("meta"), _Births() as births:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Births() as births:
             model = make()
     except Exception as error:
-        # Of tensors without values, torch says that they are on "meta", in errors of many types.
-        if "meta" in str(error):
-            raise NeedsValuesError(str(error)) from error
-        raise
+        raise NeedsValuesError(str(error)) from error
     saved = {id(value) for value in model.state_dict(keep_vars=True).values()}
     alive = (birth() for birth in births.seen)
     return model, all(tensor is None or id(tensor) in saved or not tensor.is_meta for tensor in alive)
@@ -98,15 +93,15 @@ class _Births(TorchFunctionMode):
 
 
 @contextmanager
-def _few_parameters(most: int) -> Iterator[None]:
-    """Refuse to build a model of more numbers than `most`: twice those of a file, for weights that are then tied."""
-    count = 0
+def _few_parameters(weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse to build a model of many more numbers than a file has; some may be made first and tied then."""
+    numbers, count = sum(weight.numel() for weight in weights.values()), 0
 
     def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         nonlocal count
         count += parameter.numel()
-        if count > most:
-            raise ValueError(f"its weights are more than twice the {most // 2:,} numbers of the file")
+        if count > 2 * numbers:
+            raise ValueError(f"its weights are more than twice the {numbers:,} numbers of the file")
 
     hook = register_module_parameter_registration_hook(check)
     try:
