@@ -76,6 +76,7 @@ class Copy:
         try:
             # The leader of a session is ended with all that it started.
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             log = os.open(self.place / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)

@@ -10,6 +10,7 @@ signatures are read here when they run; cosmic-ray starts a process for each cha
 import argparse
 import csv
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ GOAL = 0.95
 """The share of changes that must be noticed in every package, of those not explained."""
 BUDGET = 60.0
 """Seconds of tests that one change is run against, as long as they take without it: the nearest, then the fastest."""
-FURTHER = {"nn": ("models", "baselines"), "layers": ("models",), "scan": ("models",), "spd": ("models",)}
+FURTHER = {"nn": ("models",)}
 """Whose tests come after a package's own."""
 
 
@@ -204,6 +205,8 @@ def main() -> None:
             print(f"{mutant.file}:{mutant.line} {mutant.kind}\n{mutant.diff()}")
         return
     began = time.monotonic()
+    # So that forks and copies go too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         copies = [Copy(project.root, Path(place) / str(i)) for i in range(given.workers)]
         folders = sorted({folder for package in chosen for folder in folders_of(package)})

@@ -1,8 +1,10 @@
 """A planted change that a test checks is noticed, one that none checks is not, and the checkout stays as it was."""
 
 import importlib.util
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,33 @@ def test_what_never_comes_to_an_end_is_noticed(toy: Path) -> None:
     done = plant(toy, "--patience", "10")
     assert "noticed (took too long) src/toy/counting/adder.py:3 arithmetic" in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_that_is_stopped_leaves_neither_copies_nor_forks(
+    toy: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("place")
+    waits = f"import os, time; open({str(place / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(99)\n"
+    (toy / "tests/counting/test_adder.py").write_text(waits)
+    command = [sys.executable, str(BENCHMARKS / "mutants.py"), "--root", str(toy)]
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(place)}, stdout=subprocess.DEVNULL) as tool:
+        while not (place / "pid").exists() or not (place / "pid").read_text():
+            assert tool.poll() is None
+            time.sleep(0.05)
+        tool.terminate()
+        assert tool.wait(60) == 143
+    fork = int((place / "pid").read_text())
+    assert [path.name for path in place.iterdir()] == ["pid"]
+    # Killed, it may take a moment to go.
+    assert any(gone(fork) or time.sleep(0.05) for _ in range(400))
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def test_tests_that_fail_without_any_change_are_said_to(toy: Path) -> None:
