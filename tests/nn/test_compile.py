@@ -97,8 +97,7 @@ def test_lengths_from_100_to_1000_need_four_graphs(graphs: Graphs) -> None:
 def test_every_variant_is_the_same_compiled(changes: Any, graphs: Graphs) -> None:
     model, plain = models(graphs, chunk_length=4, **changes)
     for n in (9, 20, 33):
-        model.at_progress(n / 100)  # another size of noise each time
-        plain.at_progress(n / 100)
+        model.agg.noise = plain.agg.noise = plain.config.state_noise * n / 100  # another size of noise each time
         assert_equal(model, plain, 2, n)
     assert graphs.count == 4
 
