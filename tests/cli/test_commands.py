@@ -265,7 +265,7 @@ def test_a_run_is_measured(trained: Path, scannable: Command) -> None:
     ended = scannable("eval", trained, "--lengths", 4, 9, "--samples", 8)
     assert ended.code == 0
     weights, *lines = ended.said.splitlines()
-    assert weights == f"{trained}: its best weights, on the test split"
+    assert weights == f"{trained}: weights of step 4 (last, averaged), on the test split"
     head, *rows = [line.split() for line in lines]
     assert head == ["length", "samples", "loss", "perplexity", "error", "bits/byte"]
     assert [row[:2] for row in rows] == [["4", "8"], ["9", "8"]] and all(row[5] == "-" for row in rows)
@@ -353,7 +353,7 @@ def test_text_is_learned_and_generated(
         (["train", "demo", "--device", "nonesuch"], "nonesuch"),
         (["train", "demo", *TINY, "--out", "file"], "file"),
         (["train", "demo", *TINY, "--out", "file/inside"], "Not a directory: 'file/inside"),
-        (["train", "stdlib", "--task.data", "nowhere.txt"], "data='nowhere.txt' is neither a file nor a folder"),
+        (["train", "stdlib", "--task.data", "nowhere.txt"], "nowhere.txt' is neither a file nor a folder"),
         (["train", "stdlib", "--task.data", "file"], "but a sample of length=512 needs 513"),
         (["train", "mqar", "--evaluation.lengths", "8"], "length=8 is too short for pairs=8"),
         (["train", "demo", "--curriculum.lengths", "1"], "which holds too few sequences of length 1 or none"),
@@ -427,7 +427,7 @@ def test_a_mistake_about_a_run_is_one_line(
             ["train", "demo", "--optimizer.schedule", "cosin"],
             "Expected one of ('constant', 'linear', 'cosine', 'late')",
         ),
-        (["train", "demo", "--optimizer.learning-rate", "nan"], "learning_rate=nan must be above 0"),
+        (["train", "demo", "--optimizer.learning-rate", "nan"], "learning_rate=nan is not finite"),
         (["train", "demo", "--curriculum.lengths"], "lengths is empty; give at least one length"),
         (["train", "demo", "--out"], "--out"),
     ],

@@ -79,9 +79,9 @@ def test_a_finished_run_that_is_resumed_says_so(tmp_path: Path) -> None:
         str(tmp_path / "run"),
     ]
     first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
-    assert "had finished" not in first.stdout
+    assert "has finished" not in first.stdout
     second = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True, env=environment())
-    assert f"{tmp_path / 'run'} had finished at step 2; --steps M to train on\n" in second.stdout
+    assert f"{tmp_path / 'run'} has finished at step 2; a greater --steps goes on from there\n" in second.stdout
 
 
 def test_under_torchrun_every_process_stops_and_the_line_starts_as_many(tmp_path: Path) -> None:

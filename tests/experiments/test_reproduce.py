@@ -316,7 +316,7 @@ def test_the_help_has_every_experiment_and_profile(reproduce: Command) -> None:
         (["s5", "--profile", "smoke", "--out", "out", "--runs", "runs", "--device", "nonesuch"], "nonesuch"),
         (
             ["wikitext", "--profile", "smoke", "--out", "out", "--runs", "runs", "--data", "nowhere"],
-            "data='nowhere' is neither a file nor a folder",
+            "nowhere' is neither a file nor a folder",
         ),
         (
             ["wikitext", "--profile", "smoke", "--out", "out", "--runs", "runs", "--data", "file"],

@@ -128,7 +128,7 @@ class Laboratory:
         folder = self.runs / name
         if not (folder / "result.json").exists() and not checkpoints.steps(folder / "checkpoints"):
             # Nothing is lost, whatever was meant to be trained here.
-            write_config(folder, recipe)
+            write_config(folder, pinned(recipe, folder))
             return
         try:
             changed = differences(to_plain(load_recipe(folder)), to_plain(pinned(recipe, folder)))

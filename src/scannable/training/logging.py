@@ -112,7 +112,7 @@ class Display:
             self.console.print(f"step {step}/{self.total}  {text}  about {left / 60:.0f} min left", highlight=False)
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self.progress.stop()
