@@ -43,12 +43,13 @@ def train(recipe: Recipe[Any, Any], folder: Path, device: torch.device, **option
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
-    return load_trained(folder, best=False)[1].state_dict()
+    return load_trained(folder).model.state_dict()
 
 
 def test_all_that_a_run_holds_is_on_the_device(tmp_path: Path, device: torch.device) -> None:
     run = train(recipe_of(), tmp_path, device)
-    held = [*run.model.parameters(), *run.average.values()]
+    assert run.average is not None
+    held = [*run.model.parameters(), *run.average.weights.values()]
     assert held and all(x.device.type == device.type for x in held)
     moments = [x for state in run.optimizer.state.values() for x in state.values() if x.ndim]
     assert moments and all(x.device.type == device.type for x in moments)
@@ -79,7 +80,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(
         with pytest.raises(Interrupted):
             train(recipe_of(), tmp_path / "parts", device)
     run = train(recipe_of(), tmp_path / "parts", device, resume=True)
-    assert run.step == 12
+    assert run.progress.step == 12
     assert all(x.device.type == device.type for s in run.optimizer.state.values() for x in s.values() if x.ndim)
     whole = weights(tmp_path / "whole")
     for name, found in weights(tmp_path / "parts").items():
@@ -89,7 +90,8 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(
 
 def test_a_trained_model_is_loaded_and_evaluated_on_the_device(tmp_path: Path, device: torch.device) -> None:
     train(recipe_of(), tmp_path, device)
-    recipe, model = load_trained(tmp_path)
+    found = load_trained(tmp_path)
+    recipe, model = found.recipe, found.model
     scores = [
         evaluate(model.to(where), recipe.task, "test", 12, 64, batch_tokens=256, precision="float32")
         for where in ("cpu", device)

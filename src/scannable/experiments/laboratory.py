@@ -104,7 +104,8 @@ class Laboratory:
             if result is None:
                 raise TrainingError(f"{self.runs / name} has not come to its end; see log.txt there, and go on with it")
             trained[name] = Trained(name, recipe, self.runs / name, result)
-            save_json(to_plain(recipe), self.results / "configurations" / f"{name}.json")
+            # As it was run: with the identity of its text.
+            save_json(to_plain(load_recipe(self.runs / name)), self.results / "configurations" / f"{name}.json")
         return trained
 
     def sweep(
