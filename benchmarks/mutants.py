@@ -24,7 +24,7 @@ from planting import Mutant, mutants_of, sample
 
 GOAL = 0.95
 """The share of changes that must be noticed in every package, of those not explained."""
-BUDGET = 60.0
+BUDGET = 40.0
 """Seconds of tests that one change is run against, as long as they take without it: the nearest, then the fastest."""
 FURTHER = {"nn": ("models",)}
 """Whose tests come after a package's own."""
@@ -161,7 +161,7 @@ def try_mutants(
 
         files = dict.fromkeys(test.split("::")[0] for test in tests)
         return Job(
-            lambda: Tests(tests).run(files), 3 * seconds + patience, done, (mutant.file, mutant.mutated, mutant.source)
+            lambda: Tests(tests).run(files), 2 * seconds + patience, done, (mutant.file, mutant.mutated, mutant.source)
         )
 
     run(jobs(), copies)
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=24, help="changes planted in each package")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--patience", type=float, default=60, help="seconds beyond three times those of the tests")
+    parser.add_argument("--patience", type=float, default=30, help="seconds beyond twice those of the tests")
     parser.add_argument("--list", action="store_true", help="show the changes without running any test")
     parser.add_argument("--out", type=Path, help="where the CSV goes")
     given = parser.parse_args()
