@@ -6,7 +6,6 @@ what a checkpoint holds is all of it, and a run that was killed and resumed is t
 
 import contextlib
 import json
-import math
 import signal
 import time
 from collections.abc import Callable
@@ -16,25 +15,19 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import nn
 
 import scannable.training.checkpoint as checkpoints
-from scannable.models.protocol import evaluating
-from scannable.nn import compile_transformers
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.files import write_whole
-from scannable.storage.model_file import build_model
-from scannable.tasks import IGNORED, Split, Task
+from scannable.tasks import Split, Task
 from scannable.tasks.sample import PinnedTask
-from scannable.training.average import WeightAverage
 from scannable.training.checkpoint import Checkpoint
 from scannable.training.curriculum import Stage
 from scannable.training.divergence import newest_good, remove_after
-from scannable.training.evaluation import Score, Text, autocast, evaluate
-from scannable.training.gradient import SummedLoss, clip, not_finite, sum_over_processes
+from scannable.training.evaluation import Score, Text, evaluate
+from scannable.training.gradient import not_finite
 from scannable.training.limits import check_memory
 from scannable.training.logging import Display, Metrics, Sink
-from scannable.training.noise import SeededBySample
 from scannable.training.processes import join_processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, pinned
@@ -48,8 +41,8 @@ from scannable.training.run_folder import (
     only_process_in,
     write_config,
 )
-from scannable.training.schedule import adamw, learning_rate
 from scannable.training.signals import signals
+from scannable.training.step import NotFiniteError, Optimisation
 
 
 class DivergedError(TrainingError):
@@ -84,15 +77,9 @@ class Run:
         self.task: Task = self.recipe.task
         _check_vocabulary(self.recipe)
         check_memory(self.recipe, self.device)
-        torch.manual_seed(recipe.seed)
-        self.model: nn.Module = build_model(recipe.model).to(self.device)
-        self.optimizer = adamw(self.model, recipe.optimizer)
-        loss = SummedLoss(self.model)
-        # A Transformer is compiled by itself, for any number of windows: a whole model would be compiled once more for
-        # every length, until torch gives up.
-        whole = recipe.compile and not compile_transformers(self.model)
-        self.loss: Any = torch.compile(loss, dynamic=True) if whole else loss
-        self.average = WeightAverage(self.model, recipe.ema) if recipe.ema else None
+        self.optimisation = Optimisation(self.recipe, self.processes, self.device)
+        self.model, self.optimizer = self.optimisation.model, self.optimisation.optimizer
+        self.average = self.optimisation.average
         self.progress = Progress()
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
@@ -177,69 +164,26 @@ class Run:
     def _length(self) -> int:
         """The curriculum's length; now and then one of those before, chosen by the step's number."""
         curriculum, stage = self.recipe.curriculum, self.progress.stage
-        generator = torch.Generator().manual_seed(self._seed())
+        generator = torch.Generator().manual_seed(self.optimisation.seed(self.progress))
         if stage.index and float(torch.rand((), generator=generator)) < curriculum.revisit:
             return curriculum.lengths[int(torch.randint(stage.index, (), generator=generator))]
         return stage.length(curriculum)
 
-    def _seed(self) -> int:
-        """Of this step; everything random in it follows from that, so that there is no state of it to save."""
-        return (self.recipe.seed * 1_000_003 + self.progress.step) % 2**63
-
     def _one_step(self, length: int) -> tuple[float, float, int]:
-        """Move the weights once; the loss, the gradient's norm before clipping, and the tokens that were read."""
-        recipe, processes, progress = self.recipe, self.processes, self.progress
-        count = recipe.samples(length)
-        indices = range(progress.samples, progress.samples + count)
-        # A process without a sample takes part with one that counts for nothing.
-        spare = not indices[processes.rank :: processes.count]
-        mine = indices[:1] if spare else indices[processes.rank :: processes.count]
-        batch = self.task.batch("train", mine, length)
-        targets = torch.full_like(batch.targets, IGNORED) if spare else batch.targets
-        asked = max(1.0, float(processes.total(float((targets != IGNORED).sum()))[0]))
-        self.model.train()
-        for callback in recipe.callbacks:
-            callback.before_step(self.model, progress.step / recipe.steps)
-        self.optimizer.zero_grad(set_to_none=True)
-        samples = torch.tensor(list(mine))
-        total = 0.0
-        for tokens, wanted, numbers in zip(
-            *(part.chunk(recipe.accumulate) for part in (batch.tokens, targets, samples)), strict=True
-        ):
-            # For every part and every process alike: what is random belongs to a sample. A compiled graph draws for
-            # itself, and differently in every process.
-            torch.manual_seed((self._seed() * 4096 + processes.rank) % 2**63 if recipe.compile else self._seed())
-            seeded = contextlib.nullcontext() if recipe.compile else SeededBySample(numbers, self.device)
-            # Backward too: activations that are computed once more draw their noise once more.
-            with seeded:
-                with autocast(self.device, recipe.precision):
-                    loss = self.loss(tokens.to(self.device), wanted.to(self.device)) / asked
-                loss.backward()
-            total += float(loss.detach())
-        total = float(processes.total(total)[0])
-        sum_over_processes(self.model.parameters(), processes)
-        norm = clip(self.model.parameters(), recipe.optimizer.clip)
-        if not math.isfinite(norm) or not math.isfinite(total):
-            raise self._diverged(total, norm, length)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe.optimizer, progress.step, recipe.steps) * progress.stage.rate(
-                recipe.curriculum
-            )
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update(self.model)
-        progress.samples += count
-        progress.tokens += count * length
-        return total, norm, count * length
+        try:
+            return self.optimisation.step(self.progress, length)
+        except NotFiniteError as error:
+            raise self._diverged(error, length) from error
 
-    def _diverged(self, loss: float, norm: float, length: int) -> DivergedError:
+    def _diverged(self, error: NotFiniteError, length: int) -> DivergedError:
         """What to say of a loss that is not finite; checkpoints that would come to one at once are removed."""
         step, bad, failed = self.progress.step, not_finite(self.model), self.progress.samples
 
         def loss_from(checkpoint: Checkpoint) -> float:
             before = restore(checkpoint, self.model, self.optimizer, self.average)
             next_length = before.stage.length(self.recipe.curriculum)
-            return self._plain_loss(failed, length) + self._plain_loss(before.samples, next_length)
+            plain_loss = self.optimisation.plain_loss
+            return plain_loss(failed, length) + plain_loss(before.samples, next_length)
 
         good = newest_good(self.checkpoints, loss_from)
         self.processes.wait()
@@ -253,26 +197,12 @@ class Run:
             "(--resume --force)"
         )
         return DivergedError(
-            f"step {step + 1}: the loss is {loss} and the gradient's norm {norm} (not finite in "
+            f"step {step + 1}: {error} (not finite in "
             f"{', '.join(bad[:3]) or 'no single parameter'}{' and others' if len(bad) > 3 else ''}); the weights have "
             f"not moved, and {left}"
         )
 
-    @torch.no_grad()
-    def _plain_loss(self, first: int, length: int) -> float:
-        """The summed loss of a step's samples without anything random, with the weights and with their average."""
-        indices = range(first, first + self.recipe.samples(length))
-        batch = self.task.batch("train", indices, length)
-        tokens, targets = batch.tokens.to(self.device), batch.targets.to(self.device)
-        with evaluating(self.model), autocast(self.device, self.recipe.precision):
-            plain = float(self.loss(tokens, targets))
-            with self._averaged():
-                return plain + float(self.loss(tokens, targets))
-
     # Looking.
-
-    def _averaged(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self.average is None else self.average.in_place_of(self.model)
 
     def score(self, length: int, split: Split = "validation", display: Display | None = None) -> Score:
         """An evaluation with the weights that would be used; of a text's test split, over every token."""
@@ -285,7 +215,7 @@ class Run:
             if number := self._stopping():
                 raise self._interrupted(number)
 
-        with self._averaged():
+        with self.optimisation.averaged():
             return evaluate(
                 self.model,
                 self.task,
@@ -331,11 +261,7 @@ class Run:
         restarted = {
             name for callback in self.recipe.callbacks for name in callback.begin_stage(self.model, stage.index)
         }
-        for name, parameter in self.model.named_parameters():
-            if name in restarted or self.recipe.curriculum.fresh_optimizer:
-                self.optimizer.state.pop(parameter, None)
-        if self.average is not None:
-            self.average.restart(self.model, restarted)
+        self.optimisation.restart(restarted)
 
     def _finish(self, display: Display) -> dict[str, Any]:
         """Test, unless that was done, and write the result."""
