@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import scannable as sc
-from scannable.training.noise import SeededBySample
+from scannable.training.noise import SeededBySample, _in_unit_interval
 
 CPU = torch.device("cpu")
 
@@ -94,7 +94,7 @@ def test_nothing_is_dropped_when_nothing_is_asked_and_everything_when_all_is() -
 
 @pytest.mark.parametrize("form", ["causal", "mask", "added", "none"])
 def test_attention_written_out_is_attention(form: str) -> None:
-    """Where nothing happens to be dropped: with a probability too small for 24 bits."""
+    """Where nothing happens to be dropped: with a probability too small for 23 bits."""
     q, k, v = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
     some = torch.rand(5, 5) > 0.3
     mask = {"mask": some | torch.eye(5).bool(), "added": torch.randn(5, 5, dtype=torch.float64)}.get(form)
@@ -157,3 +157,10 @@ def test_a_row_of_a_transformer_psm_has_the_same_noise_beside_any_others(compres
     for rows in ([0], [1, 4, 5], [3, 2]):
         torch.testing.assert_close(hidden(rows), whole[rows], rtol=0, atol=1e-12)
     assert not torch.allclose(whole, model.eval().hidden(tokens))
+
+
+def test_no_bits_make_a_number_that_is_not_finite() -> None:
+    """The least and the greatest: a run of minutes draws both."""
+    numbers = _in_unit_interval(torch.tensor([[0, -1]]))[0]
+    assert numbers.tolist() == [2.0**-24, 2.0**-24, 1 - 2.0**-24, 1 - 2.0**-24]
+    assert bool((2 * numbers - 1).erfinv().isfinite().all())

@@ -78,16 +78,22 @@ class SeededBySample:
         return self.dropout(scores.softmax(-1), dropout_p) @ value
 
     def uniform(self, x: Tensor) -> Tensor:
-        """Numbers in (0, 1) in the shape of `x`, but in float32: multiples of 2^-24, shifted by half of one."""
+        """Numbers in (0, 1) in the shape of `x`, but in float32: multiples of 2^-23, shifted by half of one."""
         seed = torch.randint(2**62, (), dtype=torch.int64).to(x.device)
         count = len(self.samples)
         owned = x.ndim > 0 and x.shape[0] % count == 0
         key = seed + _STEP * (self.samples if owned else self.samples.new_zeros(1))
         size = prod(x.shape) // len(key)
         bits = _mix(_mix(key)[:, None] + _STEP * torch.arange((size + 1) // 2, device=x.device))
-        # 64 bits are enough for two numbers.
-        both = torch.stack((_right(bits, 40), (bits >> 16) & (2**24 - 1)), -1).to(torch.float32)
-        return both.add_(0.5).mul_(2.0**-24).flatten(1)[:, :size].reshape(x.shape)
+        return _in_unit_interval(bits)[:, :size].reshape(x.shape)
+
+
+def _in_unit_interval(bits: Tensor) -> Tensor:
+    """Two numbers in (0, 1) from every 64 bits: multiples of 2^-23, shifted by half of one, which float32 has exactly.
+    One bit more, and the largest would be rounded to 1, where a Gaussian is infinite.
+    """
+    both = torch.stack((_right(bits, 41), (bits >> 18) & (2**23 - 1)), -1).to(torch.float32)
+    return both.add_(0.5).mul_(2.0**-23).flatten(1)
 
 
 _attention = functional.scaled_dot_product_attention
