@@ -155,7 +155,7 @@ def _our_config(theirs: dict[str, Any]) -> ZooConfig:
     else:
         heads = theirs["num_heads"]
         options |= {
-            "groups": theirs.get("n_groups", 1),
+            "groups": theirs.get("n_groups", 8),
             "eps": eps,
             "step_size_limits": [_number(limit) for limit in theirs.get("time_step_limit", (0.0, float("inf")))],
         }
