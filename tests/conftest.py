@@ -1,5 +1,6 @@
 """Shapes in signatures are checked while testing, and torch keeps to one thread so that runs do not fight for cores."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,9 @@ CHECKED = [
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts a job in the background deaf to Ctrl-C, which the tests send themselves.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
