@@ -40,9 +40,11 @@ def test_two_runs_are_drawn_in_one_picture_with_their_numbers_beside_it(tmp_path
 
 
 def test_runs_of_one_name_are_told_apart_and_a_run_is_drawn_once(tmp_path: Path) -> None:
-    one, two = run_at(tmp_path / "a" / "run"), run_at(tmp_path / "b" / "run")
+    """In a folder whose path alone would fill the picture."""
+    deep = tmp_path / ("deep" * 40)
+    one, two = run_at(deep / "a" / "run"), run_at(deep / "b" / "run")
     plot_runs([one, two, one], tmp_path / "plot.svg")
-    assert [row["run"] for row in rows_of(tmp_path / "plot.csv")] == [str(one)] * 5 + [str(two)] * 5
+    assert [row["run"] for row in rows_of(tmp_path / "plot.csv")] == ["a/run"] * 5 + ["b/run"] * 5
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 

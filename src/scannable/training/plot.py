@@ -14,8 +14,7 @@ def plot_runs(runs: list[Path], out: Path) -> None:
     if not runs:
         raise ValueError("no run to draw; give one folder or several")
     once = list(dict.fromkeys(runs))
-    names = [run.name for run in once]
-    found = {run.name if names.count(run.name) == 1 else str(run): _metrics(run) for run in once}
+    found = {name: _metrics(run) for name, run in zip(_names(once), once, strict=True)}
     figure = Figure(figsize=(10, 4), layout="constrained")
     losses, errors = figure.subplots(1, 2)
     for name, records in found.items():
@@ -42,6 +41,15 @@ def plot_runs(runs: list[Path], out: Path) -> None:
         for record in records
     ]
     write_csv(out.with_suffix(".csv"), ["run", "step", "kind", "length", "loss", "error"], rows)
+
+
+def _names(runs: list[Path]) -> list[str]:
+    """As much of the end of each path as tells all runs apart: a whole path would leave no room for the curves."""
+    for count in range(1, max(len(run.parts) for run in runs)):
+        names = [str(Path(*run.parts[-count:])) for run in runs]
+        if len(set(names)) == len(runs):
+            return names
+    return [str(run) for run in runs]
 
 
 def _metrics(run: Path) -> list[dict[str, Any]]:
