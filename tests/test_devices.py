@@ -133,12 +133,16 @@ def test_scans_run_where_their_elements_are() -> None:
         part = tuple(x[:, :m] for x in xs)
         prefixes, state = sc.extend(add, state, part, dim=1)
     assert state.position == 8 and state.nbytes
-    elements = [tuple(x[:, 0] for x in xs) for _ in range(3)]
-    first, states = sc.extend_many(add, [sc.empty((0.0, 1)), state, state], elements)
+    elements = [tuple(x[:, :m] for x in xs) for m in (1, 7, 0)]
+    first, states = sc.extend_many(add, [sc.empty((0.0, 1)), state, state], elements, dim=1)
+    assert [s.position for s in states] == [1, 15, 8]
     assert all(leaf.device == META for leaf in flatten((first, states[0].roots[0]))[0])
     counter = sc.BinaryCounter(add, (0.0, 1))
     for _ in range(5):
-        counter.push(elements[0])
+        counter.push(tuple(x[:, 0] for x in xs))
+    ragged = sc.scan(add, xs, identity=(0.0, 1), dim=1, lengths=[13, 4])
+    packed = sc.scan(add, xs, identity=(0.0, 1), dim=1, starts=[0, 4, 5])
+    (ragged[0].sum() + packed[0].sum()).backward()
 
 
 # Models.

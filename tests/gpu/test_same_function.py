@@ -52,9 +52,10 @@ def test_streams_advance_together_as_on_a_cpu(device: torch.device) -> None:
     xs = torch.randint(-(2**40), 2**40, (40, 3))
     states = [sc.extend(two_three, sc.empty(5), xs[:t])[1] for t in (0, 1, 7, 31)]
     there = [sc.extend(two_three, sc.empty(5), xs[:t].to(device))[1] for t in (0, 1, 7, 31)]
-    for x in xs[:9]:
-        truth, states = sc.extend_many(two_three, states, [x] * 4)
-        found, there = sc.extend_many(two_three, there, [x.to(device)] * 4)
+    for first in range(9):
+        new = [xs[first : first + m] for m in (1, 0, 5, 2)]
+        truth, states = sc.extend_many(two_three, states, new)
+        found, there = sc.extend_many(two_three, there, [x.to(device) for x in new])
         assert all(torch.equal(a.cpu(), b) for a, b in zip(found, truth, strict=True))
 
 

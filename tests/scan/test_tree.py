@@ -122,5 +122,5 @@ def test_a_constant_that_differs_is_named(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"the identity has the structure .*name='b'.*, the elements have .*name='a'"):
         sc.scan(right, xs, identity=kind("b", 0.0))
     assert torch.equal(sc.scan(right, xs, identity=kind("a", 0.0)).x, torch.tensor([0.0, 0.0, 1.0, 3.0]))
-    prefixes, states = sc.extend_many(right, [sc.empty(kind("a", 0.0))], [kind("a", torch.tensor(5.0))])
+    prefixes, states = sc.extend_many(right, [sc.empty(kind("a", 0.0))] * 2, [kind("a", torch.ones(1) * 5)] * 2)
     assert prefixes[0].x == 0 and states[0].prefix().x == 5 and states[0].prefix().scale == 2.0

@@ -163,7 +163,7 @@ def step_rows(
     full = [row for row in rows if filled[row] + 1 == c]
     if full:
         finished = chunks(full)
-        elements = [tree_map(lambda leaf, i=i: leaf[i], finished) for i in range(len(full))]
+        elements = [tree_map(lambda leaf, i=i: leaf[i : i + 1], finished) for i in range(len(full))]
         _, pushed = extend_many(model.agg, [scans[row] for row in full], elements)
         for row, scan in zip(full, pushed, strict=True):
             scans[row] = scan

@@ -1,6 +1,6 @@
 """Alg. 2, "BinaryCounterUpdate": the scan one element at a time, in O(log t) state and two Agg calls a push."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -8,26 +8,6 @@ from torch import Tensor
 from scannable.scan.state import ScanState, empty
 
 T = TypeVar("T")
-
-
-def push(state: ScanState[T], x: T) -> Generator[tuple[T, T], Any, ScanState[T]]:
-    """Absorb one element: add 1 to the binary counter.
-
-    A coroutine: it yields each pair (older, newer) that is to be aggregated, is sent the aggregate, and returns the
-    new state. So one caller can run it alone (`BinaryCounter`) and another many in step (`extend_many`).
-    """
-    carry, level = x, 0
-    while level in state.roots:
-        carry = yield state.roots[level], carry
-        level += 1
-    # The folds above `level` stand; those below went with their roots. So one fold is new, whatever t is.
-    fold = carry if state.starts_at_identity(level) else (yield state.prefix(level), carry)
-    kept = [k for k in state.roots if k > level]
-    return state.advanced(
-        state.position + 1,
-        {**{k: state.roots[k] for k in kept}, level: carry},
-        {**{k: state.folds[k] for k in kept}, level: fold},
-    )
 
 
 class BinaryCounter(Generic[T]):
@@ -53,16 +33,19 @@ class BinaryCounter(Generic[T]):
 
     def push(self, x: T) -> None:
         """Absorb `x`; if `agg` raises, the counter stays as it was."""
-        element: Any = x.clone() if isinstance(x, Tensor) else x
-        update = push(self.state, element)
-        aggregate: T | None = None  # sending None starts a coroutine
-        while True:
-            try:
-                older, newer = update.send(aggregate)
-            except StopIteration as done:
-                self.state = done.value
-                return
-            aggregate = self.agg(older, newer)
+        carry: Any = x.clone() if isinstance(x, Tensor) else x
+        state, level = self.state, 0
+        while level in state.roots:
+            carry = self.agg(state.roots[level], carry)
+            level += 1
+        # The folds above `level` stand; those below went with their roots. So one fold is new, whatever t is.
+        fold = carry if state.starts_at_identity(level) else self.agg(state.prefix(level), carry)
+        kept = [k for k in state.roots if k > level]
+        self.state = state.advanced(
+            state.position + 1,
+            {**{k: state.roots[k] for k in kept}, level: carry},
+            {**{k: state.folds[k] for k in kept}, level: fold},
+        )
 
     def fork(self) -> "BinaryCounter[T]":
         """An independent counter that goes on from here; nothing is copied."""

@@ -1,24 +1,29 @@
-"""The scan itself. `extend` is everything: Alg. 1 is `extend` from nothing, Alg. 2 is `extend` by one.
+"""The scan itself. `extend` is everything: Alg. 1 is `extend` from nothing, Alg. 2 is `extend` by one; and
+`extend_many` does it for streams that are anywhere.
 
-The tree is fixed by global position: node (k, j) covers the elements j*2^k to (j+1)*2^k - 1, whoever computes it and
-when. Letters: t elements came before, m are new, k is a tree level.
+Letters: t elements came before, m are new, k is a tree level.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
+from scannable.scan.documents import Documents, documents_of
 from scannable.scan.element_type import ElementType, Leaves, aggregate_leaves, check_state, sequence, spread
+from scannable.scan.leaves import joined, length, part, with_time
+from scannable.scan.many_streams import ManyStreams, from_states, on_device, states_after
+from scannable.scan.one_stream import OneStream
 from scannable.scan.state import ScanState, empty
-from scannable.scan.tree import flatten, unflatten
+from scannable.scan.sweep import LevelAgg, sweep
+from scannable.scan.tree import unflatten
 
 T = TypeVar("T")
 Agg = Callable[[T, T], T]
-LevelAgg = Callable[[Leaves, Leaves], Leaves]
 
 
 def scan(
@@ -27,6 +32,8 @@ def scan(
     *,
     identity: Any,
     dim: int = 0,
+    lengths: Any = None,
+    starts: Any = None,
     inclusive: bool = False,
     literal: bool = False,
     checkpoint: bool = False,
@@ -45,6 +52,10 @@ def scan(
         xs: a tensor, or a tree of tensors, with time on axis `dim`.
         identity: e, shaped like one element (the time axis removed) or broadcasting to it; may be a parameter.
         dim: the axis that time runs along, in every leaf.
+        lengths: of the rows of a batch that is padded at its end: each row is a tree of its own, and no padding is
+            ever aggregated. Rows are the first axis that is not time; the prefixes of padding are the identity.
+        starts: where documents that are packed one after another begin, each a tree of its own: places, or cumulative
+            lengths; for rows that differ, a sequence of them for each, or a mask of rows and time.
         inclusive: let x_t be part of P_t.
         literal: call Agg(e, x) where Alg. 1 prints it, instead of taking it for x.
         checkpoint: keep no activations of `agg`; compute each level once more in backward.
@@ -52,12 +63,80 @@ def scan(
     leaves, element, r = sequence(xs, dim)
     state = empty(identity, literal=literal)
     check_state(state, element)
+    if lengths is not None or starts is not None:
+        rows = next((n for axis, n in enumerate(leaves[0].shape) if axis != dim), 1)
+        documents = documents_of(rows, r, lengths=lengths, starts=starts)
+        prefixes = _scan_documents(agg, leaves, state, element, dim, documents, inclusive, checkpoint)
+        return unflatten(element.structure, prefixes)
     if r == 0:
         return xs
     # The last element is in no exclusive prefix: absorb the others, and read the prefix before and after each.
-    absorbed = leaves if inclusive else _part(leaves, dim, 0, r - 1)
-    sweep = _absorb(_on_levels(agg, element, dim, checkpoint), state, absorbed, element, dim, inclusive)
-    return unflatten(element.structure, _result(sweep, int(inclusive), r, dim))
+    layout = OneStream(state, r if inclusive else r - 1, element, dim, inclusive=inclusive)
+    absorbed = leaves if inclusive else part(leaves, dim, 0, r - 1)
+    swept = sweep(_on_levels(agg, element, dim, checkpoint), layout, absorbed)
+    return unflatten(element.structure, layout.prefixes(swept, int(inclusive), r))
+
+
+def _scan_documents(
+    agg: Agg[T],
+    leaves: Leaves,
+    state: ScanState[T],
+    element: ElementType,
+    dim: int,
+    documents: Documents,
+    inclusive: bool,
+    checkpoint: bool,
+) -> Leaves:
+    """Every document a tree of its own, all of them in the same calls."""
+    identity = spread(state.identity, element)
+    rows_at = int(dim == 0)  # where the axis of rows is
+    if documents.same_in_all_rows:
+        flat = [leaf.movedim(dim, 0) for leaf in leaves]
+        kind = element
+    else:
+        if any(leaf.ndim < 2 or leaf.shape[rows_at] != documents.rows for leaf in leaves):
+            raise ValueError(
+                f"rows of different lengths are the first axis that is not time, and all leaves have {documents.rows} "
+                f"of them; found the shapes {[tuple(leaf.shape) for leaf in leaves]} with time on axis {dim}"
+            )
+        flat = [leaf.movedim((rows_at, dim), (0, 1)).flatten(0, 1) for leaf in leaves]
+        kind = replace(element, shapes=tuple(shape[1:] for shape in element.shapes))
+    counts = documents.counts
+    absorbed = counts if inclusive else np.maximum(counts - 1, 0)
+    device = element.devices[0]
+    where = on_device(documents.places(absorbed), device)
+    row = on_device(documents.row, device)
+
+    def tops(levels: object) -> Leaves:
+        if documents.same_in_all_rows:
+            return [leaf.expand(len(counts), *leaf.shape) for leaf in identity]
+        return [leaf.index_select(0, row) for leaf in identity]
+
+    def nothing_kept(what: str, k: int, streams: object) -> Leaves:
+        raise AssertionError(f"a document that starts from nothing has no {what} at level {k}")
+
+    layout = ManyStreams(
+        np.zeros_like(counts),
+        absorbed,
+        np.full(len(counts), state.literal),
+        kept=nothing_kept,
+        tops=tops,
+        device=device,
+    )
+    swept = sweep(_on_levels(agg, kind, 0, checkpoint), layout, [leaf.index_select(0, where) for leaf in flat])
+    # An exclusive scan reads the prefix after its last absorbed element too; an empty document reads nothing.
+    read = on_device(documents.prefixes(absorbed, inclusive=inclusive), device)
+    place = on_device(documents.places(counts), device)
+    found: Leaves = []
+    for prefixes, e in zip(swept.prefixes, identity, strict=True):
+        prefixes = prefixes.index_select(0, read)
+        if documents.same_in_all_rows:
+            found.append(prefixes.movedim(0, dim))
+            continue
+        padding = e.unsqueeze(1).expand(documents.rows, documents.length, *e.shape[1:]).flatten(0, 1)
+        whole = padding.index_copy(0, place, prefixes)
+        found.append(whole.unflatten(0, (documents.rows, documents.length)).movedim((0, 1), (rows_at, dim)))
+    return found
 
 
 def extend(
@@ -87,9 +166,68 @@ def extend(
         state = replace(state, literal=literal)
     if m == 0:
         return xs, state
-    sweep = _absorb(_on_levels(agg, element, dim, checkpoint), state, leaves, element, dim, inclusive)
-    prefixes = _result(sweep, state.position + int(inclusive), m, dim)
-    return unflatten(element.structure, prefixes), _advance(state, m, sweep, element, dim)
+    layout = OneStream(state, m, element, dim, inclusive=inclusive)
+    swept = sweep(_on_levels(agg, element, dim, checkpoint), layout, leaves)
+    prefixes = layout.prefixes(swept, state.position + int(inclusive), m)
+    return unflatten(element.structure, prefixes), layout.after(swept)
+
+
+def extend_many(
+    agg: Agg[T],
+    states: Sequence[ScanState[T]],
+    elements: Sequence[T],
+    *,
+    dim: int = 0,
+    inclusive: bool = False,
+    checkpoint: bool = False,
+) -> tuple[list[T], list[ScanState[T]]]:
+    """`extend` for many independent streams at once, each at its own position and by its own number of elements.
+
+    Agg knows neither level nor stream, so the merges of all streams at a level share a call: as many evaluations as
+    one by one, in at most 2*ceil(log2(t + m + 1)) + 2 calls, with the t + m of the stream that is furthest.
+
+    Args:
+        agg: as for `scan`.
+        states: one for each stream, at any positions.
+        elements: a sequence for each stream, with time on axis `dim`; it may be empty. All of one structure, and, time
+            aside, of one shape and dtype.
+        dim: the axis that time runs along, in every leaf.
+        inclusive: let x_t be part of P_t.
+        checkpoint: keep no activations of `agg`; compute each level once more in backward.
+
+    Returns:
+        The prefixes and the new state of each stream.
+    """
+    if len(states) != len(elements):
+        raise ValueError(f"{len(states)} states but {len(elements)} elements; each state takes exactly one sequence")
+    if not states:
+        return [], []
+    if len(states) == 1:
+        prefixes, state = extend(agg, states[0], elements[0], dim=dim, inclusive=inclusive, checkpoint=checkpoint)
+        return [prefixes], [state]
+    sequences = [sequence(xs, dim) for xs in elements]
+    element = sequences[0][1]
+    counts = [m for _, _, m in sequences]
+    checked: set[int] = set()
+    for i, (state, (_, kind, _)) in enumerate(zip(states, sequences, strict=True)):
+        difference = kind.difference(element, f"elements[{i}]", "elements[0]")
+        if difference:
+            raise ValueError(f"streams that advance together need elements of one kind, but {difference}")
+        if id(state) not in checked:
+            check_state(state, element)
+            checked.add(id(state))
+    layout = from_states(states, counts, element)
+    flat = [
+        torch.cat([leaf.movedim(dim, 0) for leaf in each]) for each in zip(*(x for x, _, _ in sequences), strict=True)
+    ]
+    swept = sweep(_on_levels(agg, element, 0, checkpoint), layout, flat)
+    # Each stream's part is its own memory: a view would keep all the others alive.
+    found = [leaf.split(counts) for leaf in layout.before(swept, inclusive=inclusive)]
+    prefixes = [
+        unflatten(element.structure, [leaf.movedim(0, dim).clone() for leaf in each])
+        for each in zip(*found, strict=True)
+    ]
+    return prefixes, states_after(states, layout, swept, element)
 
 
 @dataclass(frozen=True)
@@ -129,16 +267,17 @@ def extend_roots(agg: Agg[T], state: ScanState[T], xs: T, *, dim: int = 0) -> tu
     check_state(state, element)
     if m == 0:
         return [], state
-    sweep = _absorb(_on_levels(agg, element, dim, False), state, leaves, element, dim, False)
+    layout = OneStream(state, m, element, dim, inclusive=False)
+    swept = sweep(_on_levels(agg, element, dim, False), layout, leaves)
     levels: list[LevelRoots[T]] = []
     for k in range((state.position + m - 1).bit_length()):
         carried = state.position >> k & 1
-        new = sweep.lefts[k] if k < len(sweep.lefts) else []
-        parts = [_with_time(state.roots[k], dim), new] if carried else [new]
-        if any(part and _length(part, dim) for part in parts):
+        new = swept.lefts[k] if k < len(swept.lefts) else []
+        parts = [with_time(state.roots[k], dim), new] if carried else [new]
+        if any(part and length(part, dim) for part in parts):
             first = (state.position >> k) - carried
-            levels.append(LevelRoots(k, first, unflatten(element.structure, _joined(parts, dim))))
-    return levels, _advance(state, m, sweep, element, dim)
+            levels.append(LevelRoots(k, first, unflatten(element.structure, joined(parts, dim))))
+    return levels, layout.after(swept)
 
 
 def _on_levels(agg: Agg[T], element: ElementType, dim: int, checkpoint: bool) -> LevelAgg:
@@ -157,146 +296,3 @@ def _on_levels(agg: Agg[T], element: ElementType, dim: int, checkpoint: bool) ->
         return flat_agg(*older, *newer)
 
     return level_agg
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    lefts: list[Leaves]  # for each level that got new nodes, those with an even number
-    prefixes: Leaves  # one for each place from `place` to t + m
-    place: int
-
-
-def _absorb(agg: LevelAgg, state: ScanState[T], xs: Leaves, element: ElementType, dim: int, inclusive: bool) -> _Sweep:
-    lefts = _upsweep(agg, state, xs, dim)
-    # Nobody asked for the e at place 0 of inclusive prefixes; without it an even number is woven from equal halves.
-    drop = inclusive and state.starts_at_identity(0)
-    prefixes = _downsweep(agg, state, lefts, element, dim, drop)
-    return _Sweep(lefts, prefixes, state.position + int(drop))
-
-
-def _upsweep(agg: LevelAgg, state: ScanState[T], xs: Leaves, dim: int) -> list[Leaves]:
-    """T(k+1, j) = Agg(T(k, 2j), T(k, 2j+1)) for all new nodes of a level at once.
-
-    The new nodes of level k are those numbered t>>k to ((t+m)>>k) - 1. Only the left ones, with an even number, are
-    returned: they alone become part of a prefix.
-    """
-    lefts: list[Leaves] = []
-    nodes = xs
-    while nodes and _length(nodes, dim):
-        k = len(lefts)
-        first, second = _halves(nodes, dim)
-        if state.position >> k & 1:
-            # The first new node is a right one; its left sibling is the root that waits at this level.
-            lefts.append(second)
-            pairs = _length(first, dim)
-            older = _joined([_with_time(state.roots[k], dim), _part(second, dim, 0, pairs - 1)], dim)
-            newer = first
-        else:
-            lefts.append(first)
-            pairs = _length(second, dim)
-            older, newer = _part(first, dim, 0, pairs), second
-        nodes = agg(older, newer) if pairs else []
-    return lefts
-
-
-def _downsweep(
-    agg: LevelAgg, state: ScanState[T], lefts: list[Leaves], element: ElementType, dim: int, drop: bool
-) -> Leaves:
-    """P(k, j) = P(k+1, j/2) for even j, and Agg(P(k+1, (j-1)/2), T(k, j-1)) for odd j, a level at once.
-
-    P(k, j) is the prefix at place j*2^k. Level k holds those numbered t>>k to (t+m)>>k; above the topmost new node
-    that is a single one, which the state knows. With `drop`, number 0 is left out everywhere (then t = 0).
-    """
-    prefixes = [leaf.unsqueeze(dim) for leaf in spread(state.prefix(len(lefts)), element)]
-    if drop:
-        prefixes = _part(prefixes, dim, 0, 0)
-    for k in reversed(range(len(lefts))):
-        carried = state.position >> k & 1
-        by_law = int(not carried and state.starts_at_identity(k + 1))
-        # What needs no call: if the level's first number is odd, its prefix is the fold that the state keeps;
-        # and by law Agg(e, x) = x, so the prefix after the tree's first left node is that node.
-        head = _with_time(state.folds[k], dim) if carried else _part(lefts[k], dim, 0, by_law)
-        newer = _part(lefts[k], dim, by_law, _length(lefts[k], dim) - by_law)
-        start = 0 if drop else carried + by_law
-        new = agg(_part(prefixes, dim, start, _length(newer, dim)), newer) if _length(newer, dim) else []
-        odds = _joined([head, new], dim)
-        if carried or drop:
-            prefixes = _alternate(odds, _part(prefixes, dim, start, _length(prefixes, dim) - start), dim)
-        else:
-            prefixes = _alternate(prefixes, odds, dim)
-    return prefixes
-
-
-def _advance(state: ScanState[T], m: int, sweep: _Sweep, element: ElementType, dim: int) -> ScanState[T]:
-    """The state after t + m elements, read off the sweeps: no further call of Agg."""
-
-    def own(leaves: Leaves, place: int) -> T:
-        # A view would keep the whole level alive, and log n elements would hold n.
-        copies = [leaf.select(dim, place).clone(memory_format=torch.contiguous_format) for leaf in leaves]
-        return unflatten(element.structure, copies)
-
-    end = state.position + m
-    roots: dict[int, T] = {}
-    folds: dict[int, T] = {}
-    for k in reversed(range(end.bit_length())):
-        if end >> k & 1:
-            if k >= len(sweep.lefts):
-                roots[k], folds[k] = state.roots[k], state.folds[k]
-                continue
-            roots[k] = own(sweep.lefts[k], -1)
-            alone = end >> (k + 1) == 0 and not state.literal
-            folds[k] = roots[k] if alone else own(sweep.prefixes, (end >> k << k) - sweep.place)
-    return state.advanced(end, roots, folds)
-
-
-def _result(sweep: _Sweep, place: int, count: int, dim: int) -> Leaves:
-    """`count` prefixes from `place` on, in memory that is the caller's own."""
-    if count == 1:
-        # Nothing may have been woven: this may be the identity or an element itself.
-        return [leaf.narrow(dim, place - sweep.place, 1).clone() for leaf in sweep.prefixes]
-    return [leaf.narrow(dim, place - sweep.place, count) for leaf in sweep.prefixes]
-
-
-def _length(leaves: Leaves, dim: int) -> int:
-    return leaves[0].shape[dim]
-
-
-def _with_time(element: object, dim: int) -> Leaves:
-    return [leaf.unsqueeze(dim) for leaf in flatten(element)[0]]
-
-
-def _part(leaves: Leaves, dim: int, start: int, length: int) -> Leaves:
-    """`length` places from `start` on."""
-    total = _length(leaves, dim)
-    if length == total:
-        return leaves
-    # The gradient of a split is one concatenation; that of a slice zeroes a whole level first.
-    return [leaf.split((start, length, total - start - length), dim)[1] for leaf in leaves]
-
-
-def _joined(parts: list[Leaves], dim: int) -> Leaves:
-    """The parts one after another; those without leaves or without length are left out."""
-    parts = [part for part in parts if part and _length(part, dim)]
-    return parts[0] if len(parts) == 1 else [torch.cat(leaf, dim) for leaf in zip(*parts, strict=True)]
-
-
-def _halves(leaves: Leaves, dim: int) -> tuple[Leaves, Leaves]:
-    """The nodes at even and at odd places, as views."""
-    n = _length(leaves, dim)
-    if n % 2:
-        before = (slice(None),) * dim
-        return [leaf[(*before, slice(0, n, 2))] for leaf in leaves], [
-            leaf[(*before, slice(1, n, 2))] for leaf in leaves
-        ]
-    # The gradient of unbind writes each number once; that of two slices would zero and add two whole levels.
-    pairs = [leaf.unflatten(dim, (n // 2, 2)).unbind(dim + 1) for leaf in leaves]
-    return [first for first, _ in pairs], [second for _, second in pairs]
-
-
-def _alternate(first: Leaves, second: Leaves, dim: int) -> Leaves:
-    """The inverse of `_halves`: nodes of `first` and `second` in turn; `first` may have one more."""
-    n = _length(second, dim)
-    woven = [
-        torch.stack(two, dim + 1).flatten(dim, dim + 1) for two in zip(_part(first, dim, 0, n), second, strict=True)
-    ]
-    return _joined([woven, _part(first, dim, n, _length(first, dim) - n)], dim)
