@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.chunkwise import DeltaRule
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import ShortConvolution
@@ -32,12 +32,12 @@ class DeltaNet(HeadedLayer):
         self.norm = HeadNorm(heads, self.value_size)
         self.out = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         past = self.zeros(batch_size, self.convolution.length - 1, 3 * self.width)
-        return {**super().initial_state(batch_size), "past": past}
+        return {**super().empty(batch_size), "past": past}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
-        mixed, past = self.convolution(self.query_key_value(x), state["past"], keep)
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
+        mixed, past = self.convolution(self.query_key_value(x), parts["past"], keep)
         q, k, v = (self.split(part) for part in functional.silu(mixed).chunk(3, -1))
         strength = self.strength(x).sigmoid()
         q = unit(q) * self.key_size**-0.5

@@ -8,7 +8,7 @@ from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
 from scannable.layers.deltanet import unit
-from scannable.layers.layer import LayerState, check_sizes, head_size
+from scannable.layers.layer import Parts, check_sizes, head_size
 from scannable.layers.linear_attention import with_one
 from scannable.nn.projection import projection
 
@@ -41,10 +41,10 @@ class GatedRFA(HeadedLayer):
         self.random: Tensor
         self.register_buffer("random", torch.randn(heads, features, size))
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size + 1, dtype=self.memory_dtype)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         q, k, v = (self.split(part) for part in self.query_key_value(x).chunk(3, -1))
         gate = self.gate(x)
         write = (-gate).sigmoid()[..., None]

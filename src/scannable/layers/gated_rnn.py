@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.elementwise import Elementwise
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import last_inputs
 
@@ -26,14 +26,14 @@ class GatedRNN(AffineLayer):
         super().__init__(width, heads)
         self.gates = projection(2 * width, 3 * width, bias=True)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {
             "s": self.zeros(batch_size, self.width, dtype=self.memory_dtype),
             "past": self.zeros(batch_size, 1, self.width),
         }
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
-        window = torch.cat((state["past"], x), 1)
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
+        window = torch.cat((parts["past"], x), 1)
         z, f, o = self.gates(torch.cat((window[:, :-1], x), -1)).chunk(3, -1)
         recurrence = Elementwise(functional.logsigmoid(f), (-f).sigmoid() * z.tanh())
         return Prepared(recurrence, o.sigmoid(), {"past": last_inputs(window, 1, keep)})

@@ -6,7 +6,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Diagonal
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import LayerState, head_size
+from scannable.layers.layer import Parts, head_size
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection
 
@@ -34,7 +34,7 @@ class GLA(HeadedLayer):
         self.norm = HeadNorm(heads, self.value_size)
         self.out = projection(width, width)
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         q, k, v, gate = self.query_key_value_gate(x).split(self.sizes, -1)
         log_decay = functional.logsigmoid(self.decay(x)) / self.temperature
         q, k, v, log_decay = (self.split(part) for part in (q * self.key_size**-0.5, k, v, log_decay))

@@ -2,16 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from scannable.layers.affine.recurrence import MODES, Mode
+from scannable.layers.packing import over_documents
+from scannable.layers.state import State, TensorState
 from scannable.nn.device import may_look
+from scannable.scan.documents import documents_of
 
-LayerState = dict[str, Any]
+Parts = dict[str, Any]
 """What a layer remembers, by name; an affine layer has its affine state under "s"."""
 
 
@@ -39,56 +42,85 @@ class SequenceLayer(nn.Module, ABC):
         self.heads: int = heads
         self._expected: dict[int, dict[str, tuple[torch.Size, torch.dtype]]] = {}
 
-    def forward(self, x: Float[Tensor, "b n d"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
-        """All outputs, from the empty state."""
-        return self.extend(x, self.initial_state(x.shape[0]), mode=mode)[0]
+    def forward(
+        self, x: Float[Tensor, "b n d"], *, lengths: Any = None, starts: Any = None, mode: Mode = "chunkwise"
+    ) -> Float[Tensor, "b n d"]:
+        """All outputs, from the empty state.
 
-    @abstractmethod
-    def initial_state(self, batch_size: int) -> LayerState:
-        """The state before the first position."""
+        Args:
+            lengths: how many positions of each row count; what stands behind them never matters.
+            starts: where documents that are packed in a row begin, each as if it were alone: places, the same in all
+                rows (or cumulative lengths); a sequence of them for each row; or a mask (b, n).
+            mode: which of the equal ways to run a recurrence.
+        """
+        if starts is None:
+            return self.extend(x, self.initial_state(x.shape[0]), lengths=lengths, mode=mode)[0]
+        self.check(x, None, mode)
+        documents = documents_of(x.shape[0], x.shape[1], lengths=lengths, starts=starts)
+        return over_documents(x, documents, lambda rows, counts: self.forward(rows, lengths=counts, mode=mode))
 
-    @abstractmethod
+    def initial_state(self, batch_size: int) -> State:
+        """The state before the first position of `batch_size` streams."""
+        check_sizes(batch_size=batch_size)
+        return TensorState((0,) * batch_size, self.empty(batch_size))
+
     def extend(
         self,
         x: Float[Tensor, "b n d"],
-        state: LayerState,
+        state: State,
         *,
-        lengths: Int[Tensor, " b"] | None = None,
+        lengths: Any = None,
         mode: Mode = "chunkwise",
-    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
-        """Outputs for n more positions and the state behind them; differentiable in `x` and in `state`.
+    ) -> tuple[Float[Tensor, "b n d"], State]:
+        """Outputs for n more positions and the state behind them; differentiable in `x`, in the weights and in `state`.
 
         Args:
             lengths: how many positions of each row count; what stands behind them changes no state and no output that
-                counts. None: all. That they lie between 0 and n is checked on a CPU, where a look costs nothing.
-            mode: which of the three equal ways to run the recurrence.
+                counts. None: all. On another device than a CPU, a list or a CPU tensor saves a wait.
+            mode: which of the equal ways to run a recurrence.
         """
+        keep = self.check(x, lengths, mode)
+        self.check_state(state, x.shape[0])
+        if x.numel() == 0:
+            return x, state
+        state = state.usable()
+        y, parts = self.go_on(x, dict(cast(TensorState, state).parts), keep, mode)
+        return y, TensorState(advanced(state.positions, x.shape[1], lengths), parts)
 
-    def step(self, x: Float[Tensor, "b d"], state: LayerState) -> tuple[Float[Tensor, "b d"], LayerState]:
+    @abstractmethod
+    def empty(self, batch_size: int) -> Parts:
+        """What the state holds before the first position; the rows are the first axis of each tensor."""
+
+    @abstractmethod
+    def go_on(self, x: Tensor, parts: Parts, keep: Bool[Tensor, "b n"] | None, mode: Mode) -> tuple[Tensor, Parts]:
+        """`extend`, of what a state holds; `keep` are the positions that count, or None for all."""
+
+    def step(self, x: Float[Tensor, "b d"], state: State) -> tuple[Float[Tensor, "b d"], State]:
         """One position."""
         y, state = self.extend(x[:, None], state, mode="step")
         return y[:, 0], state
 
     def state_nbytes(self, position: int, batch_size: int = 1) -> int:
         """Bytes of a state after `position` positions; for an affine row the same after any number."""
-        return held_bytes(self.initial_state(batch_size))
+        return self.initial_state(batch_size).nbytes
 
-    def check_state(self, state: LayerState, rows: int) -> None:
+    def check_state(self, state: State, rows: int) -> None:
         """Refuse a state that this layer cannot have made for so many rows."""
         if torch.compiler.is_compiling():
             return
         check_is_state(self, state)
         if rows not in self._expected:
             # Kept, because a step asks every time.
-            self._expected = {rows: {name: (x.shape, x.dtype) for name, x in self.initial_state(rows).items()}}
+            self._expected = {rows: {name: (x.shape, x.dtype) for name, x in self.empty(rows).items()}}
         expected = self._expected[rows]
-        if state.keys() != expected.keys():
+        held_parts = cast(TensorState, state).parts
+        if held_parts.keys() != expected.keys():
             raise ValueError(
-                f"the state holds {', '.join(map(str, state)) or 'nothing'}, that of {type(self).__name__} "
+                f"the state holds {', '.join(map(str, held_parts)) or 'nothing'}, that of {type(self).__name__} "
                 f"{', '.join(expected)}; another row made it: start from this layer's initial_state({rows})"
             )
         for name, (shape, dtype) in expected.items():
-            held = state[name]
+            held = held_parts[name]
             if held.shape != shape or held.dtype != dtype:
                 raise ValueError(
                     f"the state's {name!r} has the shape {tuple(held.shape)} and dtype {held.dtype}, expected "
@@ -100,9 +132,6 @@ class SequenceLayer(nn.Module, ABC):
         # A change of dtype changes what is expected of a state.
         self._expected = {}
         return super()._apply(fn, recurse)
-
-    def check_position(self, state: LayerState, position: int) -> None:
-        """Refuse a state that is not after so many positions, in a layer that can tell."""
 
     def check(self, x: Tensor, lengths: Tensor | None, mode: str) -> Bool[Tensor, "b n"] | None:
         """Refuse what no row can take; the positions that count, or None for all."""
@@ -136,7 +165,7 @@ class SequenceLayer(nn.Module, ABC):
 
 def check_is_state(layer: SequenceLayer, state: object) -> None:
     """Refuse what is no state of any layer."""
-    if not isinstance(state, dict):
+    if not isinstance(state, TensorState):
         raise TypeError(
             f"{type(layer).__name__} goes on from a state of its initial_state, extend or step, not from "
             f"{type(state).__name__}"
@@ -158,11 +187,14 @@ def head_size(width: int, heads: int) -> int:
     return width // heads
 
 
-def owned(state: Mapping[str, Tensor]) -> LayerState:
-    """The state in memory of its own: a view would keep alive all positions that it was cut from."""
-    return {name: part.clone(memory_format=torch.contiguous_format) for name, part in state.items()}
+def owned(parts: Mapping[str, Tensor]) -> Parts:
+    """In memory of their own: a view would keep alive all positions that it was cut from."""
+    return {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts.items()}
 
 
-def held_bytes(state: LayerState) -> int:
-    """Bytes of everything in a layer's state."""
-    return sum(part.nbytes for part in state.values())
+def advanced(positions: tuple[int, ...], n: int, lengths: Any) -> tuple[int, ...]:
+    """The positions of rows that took n more, or their own number of them."""
+    if lengths is None:
+        return tuple(position + n for position in positions)
+    counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    return tuple(position + int(count) for position, count in zip(positions, counts, strict=True))

@@ -7,7 +7,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Identity
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.nn.projection import projection
 
 
@@ -29,10 +29,10 @@ class LinearAttention(HeadedLayer):
         self.query_key_value = projection(width, 3 * width)
         self.out = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size + 1, dtype=self.memory_dtype)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         q, k, v = (self.split(part) for part in self.query_key_value(x).chunk(3, -1))
         return Prepared(OuterProduct(functional.elu(q) + 1, functional.elu(k) + 1, with_one(v), Identity()))
 

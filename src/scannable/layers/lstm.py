@@ -1,11 +1,10 @@
 """The LSTM (Hochreiter and Schmidhuber 1997), for contrast: it streams, but it is not affine in its state."""
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from scannable.layers.affine.recurrence import Mode
-from scannable.layers.layer import LayerState, SequenceLayer
+from scannable.layers.layer import Parts, SequenceLayer
 from scannable.nn.device import without_autocast
 
 SHUT = 1e4
@@ -28,38 +27,28 @@ class LSTM(SequenceLayer):
         super().__init__(width, heads)
         self.cell = nn.LSTM(width, width, batch_first=True)
 
-    def initial_state(self, batch_size: int) -> LayerState:
-        return {"h": self.zeros(1, batch_size, self.width), "c": self.zeros(1, batch_size, self.width)}
+    def empty(self, batch_size: int) -> Parts:
+        return {"h": self.zeros(batch_size, self.width), "c": self.zeros(batch_size, self.width)}
 
-    def extend(
-        self,
-        x: Float[Tensor, "b n d"],
-        state: LayerState,
-        *,
-        lengths: Int[Tensor, " b"] | None = None,
-        mode: Mode = "chunkwise",
-    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
-        self.check(x, lengths, mode)
-        self.check_state(state, x.shape[0])
-        if x.numel() == 0:
-            return x, state
-        lengths = None if lengths is None else torch.as_tensor(lengths, device=x.device)
+    def go_on(self, x: Tensor, parts: Parts, keep: Tensor | None, mode: Mode) -> tuple[Tensor, Parts]:
         # Not every CPU has an LSTM for autocast.
         with without_autocast(x.device):
-            return self._run(x.to(state["h"].dtype), state, lengths)
+            start = (parts["h"][None], parts["c"][None])
+            y, h, c = self._run(x.to(parts["h"].dtype), start, keep)
+            return y, {"h": h, "c": c[0]}
 
-    def _run(self, x: Tensor, state: LayerState, lengths: Tensor | None) -> tuple[Tensor, LayerState]:
-        if lengths is None:
-            y, (h, c) = self.cell(x, (state["h"], state["c"]))
-            return y, {"h": h, "c": c}
+    def _run(self, x: Tensor, start: tuple[Tensor, Tensor], keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        if keep is None:
+            y, (h, c) = self.cell(x, start)
+            return y, h[0], c
         # One more input that shuts the input gate and opens the forget gate where nothing counts: σ(±SHUT) is exactly 0
         # and 1, so c stays. A packed sequence would be one more copy, and would wait for the lengths.
-        keep = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         x = torch.cat((x.where(keep[..., None], 0), (~keep)[..., None].to(x.dtype)), -1)
         into, across, *biases = self.cell.all_weights[0]
         shut = into.new_zeros(4, self.width)
         shut[0], shut[1] = -SHUT, SHUT
         weights = [torch.cat((into, shut.reshape(-1, 1)), 1), across, *biases]
-        y, _, c = torch.lstm(x, (state["h"], state["c"]), weights, True, 1, 0.0, self.training, False, True)
-        last = y.gather(1, (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width)).transpose(0, 1)
-        return y, {"h": torch.where((lengths > 0)[:, None], last, state["h"]), "c": c}
+        y, _, c = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
+        lengths = keep.sum(1)
+        last = y.gather(1, (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width))[:, 0]
+        return y, torch.where((lengths > 0)[:, None], last, start[0][0]), c

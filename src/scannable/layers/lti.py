@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from scannable.layers.affine.invariant import DenseInvariant
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.nn.projection import projection
 
 
@@ -31,10 +31,10 @@ class DenseLTI(AffineLayer):
         self.out = projection(width, width)
         self.skip = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {"s": self.zeros(batch_size, self.width, 1, dtype=self.memory_dtype)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         return Prepared(DenseInvariant(self.matrix, self.into(x)), x)
 
     def read_out(self, outputs: Tensor, gate: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import LayerState, check_sizes
+from scannable.layers.layer import Parts, check_sizes
 from scannable.layers.s6 import SelectiveStateSpace
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import ShortConvolution
@@ -43,15 +43,15 @@ class Mamba(AffineLayer):
         self.space = SelectiveStateSpace(self.inner, state_size, -(-width // 16) if step_rank is None else step_rank)
         self.out = projection(self.inner, width, bias=bias)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {
             "s": self.zeros(batch_size, self.state_size, self.inner, dtype=self.memory_dtype),
             "past": self.zeros(batch_size, self.convolution.length - 1, self.inner),
         }
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         inner, gate = self.into(x).chunk(2, -1)
-        inner, past = self.convolution(inner, state["past"], keep)
+        inner, past = self.convolution(inner, parts["past"], keep)
         inner = functional.silu(inner)
         return Prepared(self.space.recurrence(inner), (inner, gate), {"past": past})
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import LayerState, check_sizes
+from scannable.layers.layer import Parts, check_sizes
 from scannable.nn.projection import projection, step_size_bias
 from scannable.nn.short_convolution import ShortConvolution
 
@@ -61,16 +61,16 @@ class Mamba2(AffineLayer):
         self.norm = nn.RMSNorm(self.inner, eps=eps)
         self.out = projection(self.inner, width, bias=bias)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         head_size = self.inner // self.heads
         return {
             "s": self.zeros(batch_size, self.heads, self.state_size, head_size, dtype=self.memory_dtype),
             "past": self.zeros(batch_size, self.convolution.length - 1, self.sizes[1]),
         }
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         gate, mixed, step = self.into(x).split(self.sizes, -1)
-        mixed, past = self.convolution(mixed, state["past"], keep)
+        mixed, past = self.convolution(mixed, parts["past"], keep)
         keys = self.groups * self.state_size
         inner, key, query = functional.silu(mixed).split((self.inner, keys, keys), -1)
         inner = inner.unflatten(-1, (self.heads, -1))

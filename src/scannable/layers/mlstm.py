@@ -7,7 +7,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.layers.linear_attention import with_one
 from scannable.nn.device import widest
 from scannable.nn.head_norm import HeadNorm
@@ -45,11 +45,11 @@ class MLSTM(HeadedLayer):
         self.norm = HeadNorm(heads, self.value_size)
         self.out = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         memory = self.zeros(batch_size, self.heads, self.key_size, self.value_size + 1, dtype=self.memory_dtype)
         return {"s": memory, "stabiliser": self.zeros(batch_size, self.heads, dtype=self.memory_dtype)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         q, k, v = (self.split(part) for part in self.query_key_value(x).chunk(3, -1))
         capped = self.cap * torch.tanh(self.gates(x).to(self.memory_dtype) / self.cap)
         log_input, forget = capped.chunk(2, -1)
@@ -57,7 +57,7 @@ class MLSTM(HeadedLayer):
         if keep is not None:
             log_input = log_input.where(keep[..., None], -torch.inf)
             log_forget = log_forget.where(keep[..., None], 0)
-        recurrence, stabiliser = stabilised(q * self.key_size**-0.5, k, v, log_input, log_forget, state["stabiliser"])
+        recurrence, stabiliser = stabilised(q * self.key_size**-0.5, k, v, log_input, log_forget, parts["stabiliser"])
         return Prepared(recurrence, (stabiliser, self.out_gate(x).sigmoid()), {"stabiliser": stabiliser[:, -1]})
 
     def read_out(self, outputs: Tensor, gate: tuple[Tensor, Tensor]) -> Tensor:

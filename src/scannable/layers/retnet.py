@@ -10,7 +10,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import LayerState, head_size
+from scannable.layers.layer import Parts, head_size
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection
 
@@ -38,12 +38,12 @@ class RetNet(HeadedLayer):
         self.norm = HeadNorm(heads, self.value_size)
         self.out = projection(2 * width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
-        return {**super().initial_state(batch_size), "position": self.zeros(batch_size, dtype=torch.int64)}
+    def empty(self, batch_size: int) -> Parts:
+        return {**super().empty(batch_size), "position": self.zeros(batch_size, dtype=torch.int64)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         b, n, _ = x.shape
-        place = state["position"][:, None] + torch.arange(n, device=x.device)
+        place = parts["position"][:, None] + torch.arange(n, device=x.device)
         q, k = (rotated(self.split(part), place) for part in self.query_key(x).chunk(2, -1))
         v, gate = self.value_gate(x).chunk(2, -1)
         head = torch.arange(self.heads, device=x.device, dtype=self.memory_dtype)
@@ -52,7 +52,7 @@ class RetNet(HeadedLayer):
         return Prepared(
             OuterProduct(q, k * self.key_size**-0.5, self.split(v), decay),
             functional.silu(gate),
-            {"position": state["position"] + consumed},
+            {"position": parts["position"] + consumed},
         )
 
     def read_out(self, outputs: Tensor, gate: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import DiagonalPlusRankOne
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import last_inputs
 
@@ -44,11 +44,11 @@ class RWKV7(HeadedLayer):
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)
         self.out = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
-        return {**super().initial_state(batch_size), "past": self.zeros(batch_size, 1, self.width)}
+    def empty(self, batch_size: int) -> Parts:
+        return {**super().empty(batch_size), "past": self.zeros(batch_size, 1, self.width)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
-        window = torch.cat((state["past"], x), 1)
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
+        window = torch.cat((parts["past"], x), 1)
         change = window[:, :-1] - x
         r_in, w_in, k_in, v_in, a_in, g_in = (torch.addcmul(x, change, mix) for mix in self.mix)
         r, k, v = self.split(self.receptance(r_in)), self.key(k_in), self.split(self.value(v_in))

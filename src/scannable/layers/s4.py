@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.invariant import DiagonalInvariant
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import LayerState
+from scannable.layers.layer import Parts
 from scannable.nn.projection import projection
 
 
@@ -37,11 +37,11 @@ class S4(AffineLayer):
         self.skip = nn.Parameter(torch.randn(width))
         self.out = projection(width, 2 * width, bias=True)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         dtype = torch.complex128 if self.memory_dtype == torch.float64 else torch.complex64
         return {"s": self.zeros(batch_size, *self.frequency.shape, dtype=dtype)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         kind = self.memory_dtype
         rate = torch.complex(-self.log_damping.to(kind).exp(), self.frequency.to(kind))
         log_decay = rate * self.log_step_size.to(kind).exp()

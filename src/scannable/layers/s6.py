@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.layer import AffineLayer, Prepared
 from scannable.layers.affine.selective import Selective
-from scannable.layers.layer import LayerState, check_sizes
+from scannable.layers.layer import Parts, check_sizes
 from scannable.nn.projection import projection, step_size_bias
 
 
@@ -49,10 +49,10 @@ class S6(AffineLayer):
         self.state_size: int = state_size
         self.out = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {"s": self.zeros(batch_size, self.state_size, self.width, dtype=self.memory_dtype)}
 
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         return Prepared(self.space.recurrence(x), x)
 
     def read_out(self, outputs: Tensor, gate: Tensor) -> Tensor:

@@ -24,6 +24,13 @@ class Documents:
     same_in_all_rows: bool = False
     """Then they are the documents of one row that stands for all."""
 
+    def in_all_rows(self) -> "Documents":
+        """The documents of every row, spelled out."""
+        if not self.same_in_all_rows:
+            return self
+        row = np.repeat(np.arange(self.rows), len(self.counts))
+        return Documents(self.rows, self.length, row, np.tile(self.start, self.rows), np.tile(self.counts, self.rows))
+
     def places(self, counts: Numbers) -> Numbers:
         """Where the first so many positions of each document are, in rows that lie one after another."""
         return runs(self.row * self.length + self.start, counts)

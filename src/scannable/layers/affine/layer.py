@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from scannable.layers.affine.recurrence import Mode, Recurrence
-from scannable.layers.layer import LayerState, SequenceLayer, head_size, owned
+from scannable.layers.layer import Parts, SequenceLayer, head_size, owned
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class AffineLayer(SequenceLayer):
     """A layer whose state is an affine recurrence. A row says what the recurrence is and how it is read, no more."""
 
     @abstractmethod
-    def prepare(self, x: Tensor, state: LayerState, keep: Tensor | None) -> Prepared:
+    def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         """E_t, f_t and what else there is, from the input and from what was carried. `keep` are the positions that
         count; the recurrence itself is padded later.
         """
@@ -36,24 +35,13 @@ class AffineLayer(SequenceLayer):
     def read_out(self, outputs: Tensor, gate: Any) -> Tensor:
         """The layer's outputs from the recurrence's."""
 
-    def extend(
-        self,
-        x: Float[Tensor, "b n d"],
-        state: LayerState,
-        *,
-        lengths: Int[Tensor, " b"] | None = None,
-        mode: Mode = "chunkwise",
-    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
-        keep = self.check(x, lengths, mode)
-        self.check_state(state, x.shape[0])
-        if x.numel() == 0:
-            return x, state
+    def go_on(self, x: Tensor, parts: Parts, keep: Tensor | None, mode: Mode) -> tuple[Tensor, Parts]:
         if keep is not None:
             # Before anything is computed from it: what is not a number stays that, times 0.
             x = x.where(keep[..., None], 0)
-        prepared = self.prepare(x, state, keep)
+        prepared = self.prepare(x, parts, keep)
         recurrence = prepared.recurrence if keep is None else prepared.recurrence.padded(keep)
-        outputs, memory = recurrence.run(state["s"], mode)
+        outputs, memory = recurrence.run(parts["s"], mode)
         return self.read_out(outputs, prepared.gate), owned({"s": memory, **prepared.carried})
 
 
@@ -66,7 +54,7 @@ class HeadedLayer(AffineLayer):
         self.key_size: int = size if key_size is None else key_size
         self.value_size: int = size if value_size is None else value_size
 
-    def initial_state(self, batch_size: int) -> LayerState:
+    def empty(self, batch_size: int) -> Parts:
         return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size, dtype=self.memory_dtype)}
 
     def split(self, x: Tensor) -> Tensor:
