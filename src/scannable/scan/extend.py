@@ -6,7 +6,7 @@ when. Letters: t elements came before, m are new, k is a tree level.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -90,55 +90,6 @@ def extend(
     sweep = _absorb(_on_levels(agg, element, dim, checkpoint), state, leaves, element, dim, inclusive)
     prefixes = _result(sweep, state.position + int(inclusive), m, dim)
     return unflatten(element.structure, prefixes), _advance(state, m, sweep, element, dim)
-
-
-@dataclass(frozen=True)
-class LevelRoots(Generic[T]):
-    """The roots that the binary counter held at one level, in the order of time.
-
-    At a place whose bit `level` is set, the counter's root of that level is node number (place >> level) - 1.
-    """
-
-    level: int
-    first: int
-    """The number of the first node here; only even ones are ever roots."""
-    nodes: T
-
-    def before(self, places: range, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """Which of some successive places have a root of this level before them, counted from the first of these
-        places; and where in `nodes` it is.
-        """
-        k = self.level
-        # Number i of all places whose bit k is set is what i's bits above the lowest k count, this bit, and those k.
-        i = torch.arange(_with_bit(k, places.start), _with_bit(k, places.stop), device=device)
-        here = (i >> k << (k + 1)) + (1 << k) + (i & ((1 << k) - 1)) - places.start
-        return here, (i >> k) - self.first // 2
-
-
-def _with_bit(k: int, place: int) -> int:
-    """How many places before `place` have bit k set."""
-    return (place >> (k + 1) << k) + max(0, (place & ((2 << k) - 1)) - (1 << k))
-
-
-def extend_roots(agg: Agg[T], state: ScanState[T], xs: T, *, dim: int = 0) -> tuple[list[LevelRoots[T]], ScanState[T]]:
-    """`extend`, for those who want the counter itself before each element instead of the prefix it folds to.
-
-    The levels that had a root before any of the m places t to t + m - 1 come in order, the lowest first.
-    """
-    leaves, element, m = sequence(xs, dim)
-    check_state(state, element)
-    if m == 0:
-        return [], state
-    sweep = _absorb(_on_levels(agg, element, dim, False), state, leaves, element, dim, False)
-    levels: list[LevelRoots[T]] = []
-    for k in range((state.position + m - 1).bit_length()):
-        carried = state.position >> k & 1
-        new = sweep.lefts[k] if k < len(sweep.lefts) else []
-        parts = [_with_time(state.roots[k], dim), new] if carried else [new]
-        if any(part and _length(part, dim) for part in parts):
-            first = (state.position >> k) - carried
-            levels.append(LevelRoots(k, first, unflatten(element.structure, _joined(parts, dim))))
-    return levels, _advance(state, m, sweep, element, dim)
 
 
 def _on_levels(agg: Agg[T], element: ElementType, dim: int, checkpoint: bool) -> LevelAgg:
