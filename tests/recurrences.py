@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.actions import Diagonal, DiagonalPlusRankOne, Identity, Scalar
 from scannable.layers.affine.chunkwise import DeltaRule, OuterProduct
+from scannable.layers.affine.delta_product import DeltaProductRule
 from scannable.layers.affine.elementwise import Elementwise
 from scannable.layers.affine.invariant import DenseInvariant, DiagonalInvariant
 from scannable.layers.affine.recurrence import Mode, Recurrence
@@ -136,6 +137,19 @@ def delta_loop(
     return torch.stack(outputs, 1), s
 
 
+def delta_product_loop(
+    query: Tensor, key: Tensor, value: Tensor, strength: Tensor, start: Tensor, log_decay: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    one, s, outputs = torch.eye(key.shape[-1], dtype=key.dtype), start, []
+    alphas = torch.ones_like(strength[:, :, 0]) if log_decay is None else log_decay.exp()
+    for q, keys, values, betas, alpha in over_time(query, key, value, strength, alphas):
+        s = alpha[..., None, None] * s
+        for k, v, beta in over_time(keys, values, betas[..., None, None]):
+            s = (one - beta * outer(k, k)) @ s + beta * outer(k, v)
+        outputs.append(read(q, s))
+    return torch.stack(outputs, 1), s
+
+
 def elementwise_loop(log_decay: Tensor, offset: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     s, outputs = start, []
     for g, f in over_time(log_decay, offset):
@@ -187,6 +201,17 @@ def draw_rank_one(draw: Draw, size: Size) -> Inputs:
 
 def draw_delta(draw: Draw, size: Size) -> Inputs:
     return {**draw.memory(size), "strength": draw.between(0.05, 1, size.b, size.n, size.h)}
+
+
+def draw_delta_product(draw: Draw, size: Size, steps: int, *, gated: bool) -> Inputs:
+    b, n, h = size.b, size.n, size.h
+    inputs = {
+        **draw.memory(size),
+        "key": draw.unit(b, n, steps, h, size.k),
+        "value": draw.normal(b, n, steps, h, size.v),
+        "strength": draw.between(0.05, 2, b, n, steps, h),
+    }
+    return {**inputs, "log_decay": draw.log_decay(b, n, h)} if gated else inputs
 
 
 def draw_elementwise(draw: Draw, size: Size) -> Inputs:
@@ -248,6 +273,17 @@ KINDS = {
         lambda draw, size: {**draw_delta(draw, size), "log_decay": draw.log_decay(size.b, size.n, size.h)},
         DeltaRule,
         delta_loop,
+    ),
+    "negative_delta": Kind(
+        lambda draw, size: {**draw_delta(draw, size), "strength": draw.between(0.05, 2, size.b, size.n, size.h)},
+        DeltaRule,
+        delta_loop,
+    ),
+    "delta_product": Kind(
+        lambda draw, size: draw_delta_product(draw, size, 2, gated=False), DeltaProductRule, delta_product_loop
+    ),
+    "gated_delta_product": Kind(
+        lambda draw, size: draw_delta_product(draw, size, 3, gated=True), DeltaProductRule, delta_product_loop
     ),
     "elementwise": Kind(draw_elementwise, Elementwise, elementwise_loop),
     "selective": Kind(draw_selective, Selective, selective_loop, ("rate",)),

@@ -23,7 +23,6 @@ from scannable.baselines import (
 from scannable.layers import LAYERS
 from scannable.layers.layer import LayerState
 from scannable.nn.loss import sliced_cross_entropy
-from scannable.scan import ScanState
 from scannable.scan.tree import flatten
 
 from operators import TanhMLP
@@ -67,9 +66,7 @@ def assert_gradients(loss: Tensor, module: nn.Module, but: tuple[str, ...] = ())
 
 
 def assert_there(state: LayerState) -> None:
-    for part in state.values():
-        held = [*part.roots.values(), *part.folds.values()] if isinstance(part, ScanState) else [part]
-        assert all(leaf.device == META for each in held for leaf in flatten(each)[0])
+    assert all(leaf.device == META for leaf in flatten(state)[0])
 
 
 # Layers.
@@ -108,11 +105,19 @@ def test_rows_of_different_lengths_run_where_the_layer_is(name: str) -> None:
     assert_gradients(y.sum(), layer)
 
 
-def test_log_linear_attention_refuses_lengths_that_it_cannot_look_at() -> None:
+LENGTHS = torch.tensor([70, 0, 64]), torch.tensor([3, 70, 9])
+"""Here, where numbers can be looked at."""
+
+
+def test_log_linear_attention_groups_rows_by_lengths_that_it_can_look_at() -> None:
     layer = on_meta(lambda: LAYERS["log_linear"](WIDTH, 2))
-    x = torch.empty(3, 70, WIDTH, device=META)
-    with pytest.raises(ValueError, match=r"lengths on meta: .* group rows of one length and leave lengths out"):
+    x = torch.empty(3, 70, WIDTH, device=META, requires_grad=True)
+    with pytest.raises(ValueError, match=r"lengths on meta cannot be looked at: .* pass them as a tensor on the CPU"):
         layer.extend(x, layer.initial_state(3), lengths=tokens(3))
+    y, state = layer.extend(x, layer.initial_state(3), lengths=LENGTHS[0])
+    y, state = layer.extend(y, state, lengths=LENGTHS[1])
+    assert_there(state)
+    assert_gradients(y.sum(), layer)
 
 
 # Scans.

@@ -34,6 +34,10 @@ from scannable.layers.affine.recurrence import Mode, Recurrence
 from scannable.scan.tree import tree_map
 
 MODES: list[Mode] = ["chunkwise", "scan", "step"]
+MEMORIES = [
+    *("identity", "scalar", "diagonal", "diagonal_plus_rank_one"),
+    *("delta", "gated_delta", "negative_delta", "delta_product", "gated_delta_product"),
+]
 TIME_VARYING = [name for name in KINDS if not name.endswith("invariant")]
 
 # Every length, both batches, heads from 8 to 64, with and without a state to start from.
@@ -109,7 +113,7 @@ def test_how_much_is_done_side_by_side_does_not_matter(name: str, lane: int, mon
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 16, 128])
-@pytest.mark.parametrize("name", ["identity", "scalar", "diagonal", "diagonal_plus_rank_one", "delta", "gated_delta"])
+@pytest.mark.parametrize("name", MEMORIES)
 def test_how_long_a_chunk_is_does_not_matter(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Some of these make few chunks, which are added up in one product, and others many.
     kind = KINDS[name]
@@ -118,7 +122,7 @@ def test_how_long_a_chunk_is_does_not_matter(name: str, chunk: int, monkeypatch:
     assert_all_near(results(inputs, run_mode(kind, "chunkwise")), results(inputs, lambda x: kind.loop(**x)), DOUBLE)
 
 
-@pytest.mark.parametrize("name", ["identity", "scalar", "diagonal", "diagonal_plus_rank_one", "delta", "gated_delta"])
+@pytest.mark.parametrize("name", MEMORIES)
 def test_slices_on_a_cpu_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[name]
     inputs = kind.draw(Draw(), Size(150, 2))

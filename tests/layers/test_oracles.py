@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import accelerated_scan.ref as accelerated_scan
     from fla.ops.delta_rule import naive as delta_rule
+    from fla.ops.gated_delta_product import naive as gated_delta_product
     from fla.ops.gated_delta_rule import naive as gated_delta_rule
     from fla.ops.generalized_delta_rule.dplr import naive as dplr
     from fla.ops.generalized_delta_rule.iplr import naive as iplr
@@ -35,6 +36,7 @@ with warnings.catch_warnings():
 
 from scannable.layers.affine.actions import Diagonal, DiagonalPlusRankOne, Identity, Scalar
 from scannable.layers.affine.chunkwise import DeltaRule, OuterProduct
+from scannable.layers.affine.delta_product import DeltaProductRule
 from scannable.layers.affine.elementwise import Elementwise, elementwise_states
 from scannable.layers.affine.recurrence import Recurrence
 
@@ -120,6 +122,18 @@ def strengths_and_diagonal_gates(draw: Draw, size: Size) -> Inputs:
     return {**strengths(draw, size), "g": draw.log_decay(size.b, size.n, size.h, size.k)}
 
 
+def products(steps: int, *, gated: bool) -> Callable[[Draw, Size], Inputs]:
+    """Keys, values and strengths up to 2 of so many steps for each position."""
+
+    def draw_products(draw: Draw, size: Size) -> Inputs:
+        b, n, h = size.b, size.n, size.h
+        of_steps = draw.memory(Size(n * steps, b, h, size.k, size.v, size.start))
+        gates = {"g": draw.log_decay(b, n, h)} if gated else {}
+        return {**of_steps, "q": draw.unit(b, n, h, size.k), "beta": 2 * draw.strength(b, n * steps, h), **gates}
+
+    return draw_products
+
+
 def low_rank(draw: Draw, size: Size) -> Inputs:
     # Near to the delta rule and yet two different vectors, so that no state grows and no two can be exchanged.
     a = draw.unit(size.b, size.n, size.h, size.k)
@@ -189,6 +203,14 @@ def our_delta(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None = None, start: Tensor | None = None
 ) -> Results:
     return run_memory(DeltaRule(scaled(q), k, v, beta, g), start)
+
+
+def our_delta_product(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None = None, start: Tensor | None = None
+) -> Results:
+    k, v, beta = (x.unflatten(1, (q.shape[1], -1)) for x in (k, v, beta))
+    recurrence = DeltaProductRule(scaled(q), k, v, beta, g)
+    return run(recurrence, start, q.shape[0], *q.shape[2:], v.shape[-1])
 
 
 def our_rank_one(
@@ -266,6 +288,14 @@ def their_chunked_delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Result
 def their_parallel_delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Results:
     outputs, _ = delta_rule.delta_rule_parallel(*[heads_first(x) for x in (q, k, v, beta)], BM=128, BN=32)
     return heads_first(outputs), None
+
+
+def their_delta_product(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, g: Tensor | None = None, start: Tensor | None = None
+) -> Results:
+    return gated_delta_product.naive_recurrent_gated_delta_product(
+        q, k, v, g, beta, q.shape[-1] ** -0.5, initial_state=start, num_householder=k.shape[1] // q.shape[1]
+    )
 
 
 def written_in_torch(function: Any) -> Any:
@@ -348,6 +378,8 @@ ORACLES = {
     "fla gated delta rule, chunks": Oracle(
         strengths_and_gates, our_delta, with_state(gated_delta_rule.naive_chunk_gated_delta_rule)
     ),
+    "fla delta product of two": Oracle(products(2, gated=False), our_delta_product, their_delta_product),
+    "fla gated delta product of three": Oracle(products(3, gated=True), our_delta_product, their_delta_product),
     "fla identity plus rank one, recurrent": Oracle(
         low_rank, our_rank_one, renamed(heads_first_with_state(iplr.iplr_recurrence), a="alpha", b="beta")
     ),

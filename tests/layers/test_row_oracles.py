@@ -13,12 +13,10 @@ with warnings.catch_warnings():
     from fla.ops.log_linear_attn.naive import naive_log_linear_attn
     from transformers.models.xlstm import modeling_xlstm
 
-from scannable.layers.affine.actions import Scalar
-from scannable.layers.affine.monoid import Affine
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.log_linear import log_linear_chunks
 from scannable.layers.mlstm import normalised, stabilised
-from scannable.scan import empty
+from scannable.scan import Roots
 
 SIZES = [(1, 3, 8, 16), (7, 1, 16, 8), (63, 3, 8, 8), (64, 1, 64, 32), (65, 3, 16, 8), (200, 1, 8, 16)]
 HEADS = 2
@@ -74,8 +72,7 @@ def test_log_linear_attention_is_that_of_fla(length: int, b: int, k: int, v: int
     inputs = [torch.randn(b, *shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     q, key, value, g, weights = inputs
     expected = naive_log_linear_attn(q, key, value, -g.exp(), weights)
-    counter = empty(Affine(Scalar(torch.zeros(HEADS).double()), torch.zeros(HEADS, k, v).double()))
-    found, after = log_linear_chunks(q, key, value, -g.exp(), weights, counter, chunk)
+    found, after = log_linear_chunks(q, key, value, -g.exp(), weights, Roots(), chunk)
     assert after.position == length // chunk
     weight = torch.randn(expected.shape, dtype=torch.float64)
     own = torch.autograd.grad((found * weight).sum(), inputs, materialize_grads=True)

@@ -9,11 +9,9 @@ from torch import Tensor
 from scannable import zoo
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer
-from scannable.scan import ScanState
 from scannable.scan.tree import flatten
 
 LENGTHS = [1, 7, 63, 64, 65, 200]
-RAGGED = [name for name in zoo.LAYERS if name != "log_linear"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +32,15 @@ def layer_of(name: str, width: int = 16, heads: int = 2) -> SequenceLayer:
 
 
 def leaves(state: LayerState) -> list[Tensor]:
-    found: list[Tensor] = []
-    for part in state.values():
-        held = [*part.roots.values(), *part.folds.values()] if isinstance(part, ScanState) else [part]
-        found += [leaf for element in held for leaf in flatten(element)[0]]
-    return found
+    return flatten(state)[0]
+
+
+def row_of(state: LayerState, i: int) -> LayerState:
+    """The state of row i by itself."""
+    if "memory" in state:
+        return {"memory": state["memory"].take([i])}
+    rows = 1 if "h" in state else 0  # torch's own LSTM has the layers in front
+    return {part: value.narrow(rows, i, 1) for part, value in state.items()}
 
 
 def run(layer: SequenceLayer, x: Tensor, mode: Mode, pieces: list[int]) -> tuple[Tensor, LayerState]:
@@ -85,7 +87,7 @@ def test_a_layer_goes_on_from_any_state_and_gradients_go_through_it(name: str) -
         assert_close(torch.autograd.grad((y * weight).sum(), x)[0], expected)
 
 
-@pytest.mark.parametrize("name", RAGGED)
+@pytest.mark.parametrize("name", zoo.LAYERS)
 def test_right_padding_is_ignored(name: str) -> None:
     layer = layer_of(name)
     x, lengths = torch.randn(4, 90, 16), torch.tensor([90, 0, 65, 1])
@@ -93,25 +95,14 @@ def test_right_padding_is_ignored(name: str) -> None:
     y, state = layer.extend(x, start, lengths=lengths)
     noisy = x.where((torch.arange(90) < lengths[:, None])[..., None], 1e3 * torch.randn(x.shape))
     y_noisy, state_noisy = layer.extend(noisy, start, lengths=lengths)
-    rows = 1 if name == "lstm" else 0  # torch's own LSTM has the layers in front
-    for part in state:
-        assert torch.equal(state[part], state_noisy[part])
+    for part, part_noisy in zip(leaves(state), leaves(state_noisy), strict=True):
+        assert torch.equal(part, part_noisy)
     for i, n in enumerate(lengths.tolist()):
-        own = {part: value.narrow(rows, i, 1) for part, value in start.items()}
-        y_alone, alone = layer.extend(x[i : i + 1, :n], own)
+        y_alone, alone = layer.extend(x[i : i + 1, :n], row_of(start, i))
         assert_close(y[i : i + 1, :n], y_alone, 1e-12)
         assert torch.equal(y[i, :n], y_noisy[i, :n])
-        for part in alone:
-            assert_close(state[part].narrow(rows, i, 1), alone[part], 1e-12)
-
-
-def test_log_linear_rows_share_one_counter_and_say_so() -> None:
-    layer = layer_of("log_linear")
-    with pytest.raises(ValueError, match=r"lengths \[3, 2\] differ from 3.*group rows of one length"):
-        layer.extend(torch.randn(2, 3, 16), layer.initial_state(2), lengths=torch.tensor([3, 2]))
-    x = torch.randn(2, 3, 16)
-    y, _ = layer.extend(x, layer.initial_state(2), lengths=torch.tensor([3, 3]))
-    assert torch.equal(y, layer(x))
+        for found, expected in zip(leaves(row_of(state, i)), leaves(alone), strict=True):
+            assert_close(found, expected, 1e-12)
 
 
 @pytest.mark.parametrize("name", zoo.LAYERS)
@@ -129,8 +120,8 @@ def test_the_state_of_log_linear_attention_grows_with_the_logarithm() -> None:
     layer = zoo.LogLinearAttention(16, 2, chunk=4)
     _, state = layer.extend(torch.randn(1, 4 * 255, 16), layer.initial_state(1))
     memory = 2 * (8 * 8 + 1) * 8
-    assert sum(part.nbytes for part in state.values()) == (2 * 8 - 1) * memory  # eight roots and seven folds
-    assert layer.state_nbytes(4 * 255) == (2 * 8 - 1) * memory
+    assert sum(part.nbytes for part in state.values()) == 8 * memory  # eight roots
+    assert layer.state_nbytes(4 * 255) == 8 * memory
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 16, 64])
@@ -239,7 +230,7 @@ def test_a_state_keeps_nothing_alive_but_itself(name: str, mode: Mode) -> None:
             assert held_storage(state) <= layer.state_nbytes(n, 2)
 
 
-@pytest.mark.parametrize("name", RAGGED)
+@pytest.mark.parametrize("name", zoo.LAYERS)
 def test_padding_may_hold_what_is_not_a_number(name: str) -> None:
     layer = layer_of(name)
     x, lengths = torch.randn(2, 70, 16), [70, 33]
@@ -248,8 +239,8 @@ def test_padding_may_hold_what_is_not_a_number(name: str) -> None:
     y, state = layer.extend(x, layer.initial_state(2), lengths=torch.tensor(lengths))
     y_spoiled, state_spoiled = layer.extend(spoiled, layer.initial_state(2), lengths=torch.tensor(lengths))
     assert torch.equal(y[1, :33], y_spoiled[1, :33]) and torch.equal(y[0], y_spoiled[0])
-    for part in state:
-        assert torch.equal(state[part], state_spoiled[part])
+    for part, part_spoiled in zip(leaves(state), leaves(state_spoiled), strict=True):
+        assert torch.equal(part, part_spoiled)
 
 
 @pytest.mark.parametrize("name", zoo.LAYERS)

@@ -1,5 +1,6 @@
 """A layer goes on from a state of its own, for as many rows as there are, and says so otherwise."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,5 +63,6 @@ def test_the_roots_of_a_counter_are_of_the_batch_too() -> None:
     layer = layer_of("log_linear")
     _, one = layer.extend(torch.randn(1, 70, 16), layer.initial_state(1))
     _, two = layer.extend(torch.randn(2, 70, 16), layer.initial_state(2))
-    with pytest.raises(ValueError, match=r"'counter' has the shape \(1, 2, 8, 8\) .* expected \(2, 2, 8, 8\)"):
-        layer.extend(torch.randn(2, 1, 16), {**two, "counter": one["counter"]})
+    group = replace(two["memory"].groups[0], counter=one["memory"].groups[0].counter)
+    with pytest.raises(ValueError, match=r"'root' has the shape \(1, 2, 8, 8\) .* expected \(2, 2, 8, 8\)"):
+        layer.extend(torch.randn(2, 1, 16), {"memory": replace(two["memory"], groups=(group,))})

@@ -47,7 +47,7 @@ def test_every_parameter_learns(row: str) -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("row", [row for row in sc.zoo.LAYERS if row != "log_linear"])
+@pytest.mark.parametrize("row", sc.zoo.LAYERS)
 def test_a_ragged_prefill_leaves_each_row_at_its_own_end(row: str) -> None:
     model, tokens, lengths = model_of(row).double(), tokens_of(3, 70), torch.tensor([70, 65, 1])
     _, state = model.prefill(tokens, model.initial_state(3), lengths=lengths)
@@ -127,7 +127,7 @@ def test_what_does_not_fit_gets_an_answer() -> None:
     with pytest.raises(ValueError, match="another row made it"):
         model_of("log_linear").step(torch.zeros(2, dtype=torch.int64), state)
     counted = model_of("log_linear")
-    with pytest.raises(ValueError, match=r"expected \(3, 0, 2, 8\)"):
+    with pytest.raises(ValueError, match=r"the state holds 2 rows, expected 3; another model or batch made it"):
         counted.step(torch.zeros(3, dtype=torch.int64), counted.initial_state(2))
     with pytest.raises(ValueError, match="batch_size=0 must be a whole number"):
         model.initial_state(0)

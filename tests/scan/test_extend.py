@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import scannable as sc
-from scannable.scan import empty, extend, extend_roots, reference
+from scannable.scan import reference
 from scannable.spd import CountedAgg
 
 from operators import Brackets, evaluations_after, two_three
@@ -271,24 +271,3 @@ def test_a_dataclass_is_not_built_through_its_constructor() -> None:
     assert torch.equal(got.seen[2:], got.value[2:] + 100) and got.name == "odd"
     with pytest.raises(ValueError, match="structure"):
         sc.scan(agg, Odd(value=xs, name="other"), identity=Odd(value=torch.tensor(0)))
-
-
-@pytest.mark.parametrize("t", range(18))
-def test_the_roots_before_each_element_are_those_of_the_counter(t: int) -> None:
-    xs = torch.randint(0, 9, (40, 2))
-    for m in range(1, 20):
-        start = extend(two_three, empty(0), xs[:t])[1]
-        levels, end = extend_roots(two_three, start, xs[t : t + m])
-        found = {place: dict[int, Tensor]() for place in range(t, t + m)}
-        for roots in levels:
-            for here, index in zip(*roots.before(range(t, t + m)), strict=True):
-                found[t + int(here)][roots.level] = roots.nodes[index]
-        counter = start
-        for place in range(t, t + m):
-            assert found[place].keys() == counter.roots.keys()
-            for k, expected in counter.roots.items():
-                assert torch.equal(found[place][k], expected)
-            counter = extend(two_three, counter, xs[place : place + 1])[1]
-        assert end.position == counter.position and end.roots.keys() == counter.roots.keys()
-        for k in end.roots:
-            assert torch.equal(end.roots[k], counter.roots[k]) and torch.equal(end.folds[k], counter.folds[k])

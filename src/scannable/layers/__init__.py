@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scannable.layers.deltanet import DeltaNet
+    from scannable.layers.deltaproduct import DeltaProduct
     from scannable.layers.gated_deltanet import GatedDeltaNet
     from scannable.layers.gated_rfa import GatedRFA
     from scannable.layers.gated_rnn import GatedRNN
@@ -35,6 +36,7 @@ __all__ = [
     "S4",
     "S6",
     "DeltaNet",
+    "DeltaProduct",
     "DenseLTI",
     "GatedDeltaNet",
     "GatedRFA",
@@ -51,6 +53,7 @@ _CLASSES = {
     "linear_attention": "LinearAttention",
     "deltanet": "DeltaNet",
     "gated_deltanet": "GatedDeltaNet",
+    "deltaproduct": "DeltaProduct",
     "retnet": "RetNet",
     "mlstm": "MLSTM",
     "gated_rfa": "GatedRFA",

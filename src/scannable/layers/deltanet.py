@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.chunkwise import DeltaRule
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import Parts
+from scannable.layers.recurrent import Parts
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import ShortConvolution
@@ -19,13 +19,18 @@ class DeltaNet(HeadedLayer):
 
     Short convolutions with SiLU before q, k and v, unit-length q and k, and a norm for each head after, as in Yang et
     al. 2024; the paper of 2021 normalised keys by their sum. The table writes the state transposed, (value, key).
+
+    Args:
+        negative_eigenvalues: let β_t reach 2, so that I - β k kᵀ has eigenvalues in (-1, 1] instead of (0, 1] and can
+            reflect (Grazzi et al. 2024, "Unlocking state-tracking in linear RNNs through negative eigenvalues").
     """
 
     title = "DeltaNet"
     action = "projector I - b k kᵀ"
 
-    def __init__(self, width: int, heads: int = 4) -> None:
+    def __init__(self, width: int, heads: int = 4, *, negative_eigenvalues: bool = False) -> None:
         super().__init__(width, heads)
+        self.negative_eigenvalues: bool = negative_eigenvalues
         self.query_key_value = projection(width, 3 * width)
         self.convolution = ShortConvolution(3 * width)
         self.strength = projection(width, heads)
@@ -39,7 +44,7 @@ class DeltaNet(HeadedLayer):
     def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         mixed, past = self.convolution(self.query_key_value(x), parts["past"], keep)
         q, k, v = (self.split(part) for part in functional.silu(mixed).chunk(3, -1))
-        strength = self.strength(x).sigmoid()
+        strength = strengths(self.strength(x), self.negative_eigenvalues)
         q = unit(q) * self.key_size**-0.5
         return Prepared(self.rule(x, q, unit(k), v, strength), self.gate(x), {"past": past})
 
@@ -51,6 +56,11 @@ class DeltaNet(HeadedLayer):
 
     def read_out(self, outputs: Tensor, gate: Tensor | None) -> Tensor:
         return self.out(self.norm(outputs, gate))
+
+
+def strengths(logits: Tensor, negative_eigenvalues: bool) -> Tensor:
+    """β in (0, 1), or in (0, 2) where eigenvalues 1 - β may be negative."""
+    return 2 * logits.sigmoid() if negative_eigenvalues else logits.sigmoid()
 
 
 def unit(x: Tensor) -> Tensor:

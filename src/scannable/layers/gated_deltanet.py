@@ -20,8 +20,8 @@ class GatedDeltaNet(DeltaNet):
     title = "Gated DeltaNet"
     action = "scalar gate times projector"
 
-    def __init__(self, width: int, heads: int = 4) -> None:
-        super().__init__(width, heads)
+    def __init__(self, width: int, heads: int = 4, *, negative_eigenvalues: bool = False) -> None:
+        super().__init__(width, heads, negative_eigenvalues=negative_eigenvalues)
         self.step_size = projection(width, heads)
         self.step_size_bias = step_size_bias(heads)
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())

@@ -8,8 +8,9 @@ from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
 from scannable.layers.deltanet import unit
-from scannable.layers.layer import Parts, check_sizes, head_size
+from scannable.layers.layer import check_sizes, head_size
 from scannable.layers.linear_attention import with_one
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.elementwise import Elementwise
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import Parts
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import last_inputs
 

@@ -6,7 +6,8 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Diagonal
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import Parts, head_size
+from scannable.layers.layer import head_size
+from scannable.layers.recurrent import Parts
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection
 

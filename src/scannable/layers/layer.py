@@ -1,8 +1,7 @@
 """What every sequence layer can do: x (b, n, width) to y (b, n, width), in parallel or from any state on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,12 +9,9 @@ from torch import Tensor, nn
 
 from scannable.layers.affine.recurrence import MODES, Mode
 from scannable.layers.packing import over_documents
-from scannable.layers.state import State, TensorState
+from scannable.layers.state import State
 from scannable.nn.device import may_look
 from scannable.scan.documents import documents_of
-
-Parts = dict[str, Any]
-"""What a layer remembers, by name; an affine layer has its affine state under "s"."""
 
 
 class SequenceLayer(nn.Module, ABC):
@@ -40,7 +36,6 @@ class SequenceLayer(nn.Module, ABC):
         check_sizes(width=width, heads=heads)
         self.width: int = width
         self.heads: int = heads
-        self._expected: dict[int, dict[str, tuple[torch.Size, torch.dtype]]] = {}
 
     def forward(
         self, x: Float[Tensor, "b n d"], *, lengths: Any = None, starts: Any = None, mode: Mode = "chunkwise"
@@ -59,18 +54,13 @@ class SequenceLayer(nn.Module, ABC):
         documents = documents_of(x.shape[0], x.shape[1], lengths=lengths, starts=starts)
         return over_documents(x, documents, lambda rows, counts: self.forward(rows, lengths=counts, mode=mode))
 
+    @abstractmethod
     def initial_state(self, batch_size: int) -> State:
         """The state before the first position of `batch_size` streams."""
-        check_sizes(batch_size=batch_size)
-        return TensorState((0,) * batch_size, self.empty(batch_size))
 
+    @abstractmethod
     def extend(
-        self,
-        x: Float[Tensor, "b n d"],
-        state: State,
-        *,
-        lengths: Any = None,
-        mode: Mode = "chunkwise",
+        self, x: Float[Tensor, "b n d"], state: Any, *, lengths: Any = None, mode: Mode = "chunkwise"
     ) -> tuple[Float[Tensor, "b n d"], State]:
         """Outputs for n more positions and the state behind them; differentiable in `x`, in the weights and in `state`.
 
@@ -79,21 +69,10 @@ class SequenceLayer(nn.Module, ABC):
                 counts. None: all. On another device than a CPU, a list or a CPU tensor saves a wait.
             mode: which of the equal ways to run a recurrence.
         """
-        keep = self.check(x, lengths, mode)
-        self.check_state(state, x.shape[0])
-        if x.numel() == 0:
-            return x, state
-        state = state.usable()
-        y, parts = self.go_on(x, dict(cast(TensorState, state).parts), keep, mode)
-        return y, TensorState(advanced(state.positions, x.shape[1], lengths), parts)
 
     @abstractmethod
-    def empty(self, batch_size: int) -> Parts:
-        """What the state holds before the first position; the rows are the first axis of each tensor."""
-
-    @abstractmethod
-    def go_on(self, x: Tensor, parts: Parts, keep: Bool[Tensor, "b n"] | None, mode: Mode) -> tuple[Tensor, Parts]:
-        """`extend`, of what a state holds; `keep` are the positions that count, or None for all."""
+    def check_state(self, state: object, rows: int) -> None:
+        """Refuse a state that this layer cannot have made for so many rows."""
 
     def step(self, x: Float[Tensor, "b d"], state: State) -> tuple[Float[Tensor, "b d"], State]:
         """One position."""
@@ -103,35 +82,6 @@ class SequenceLayer(nn.Module, ABC):
     def state_nbytes(self, position: int, batch_size: int = 1) -> int:
         """Bytes of a state after `position` positions; for an affine row the same after any number."""
         return self.initial_state(batch_size).nbytes
-
-    def check_state(self, state: State, rows: int) -> None:
-        """Refuse a state that this layer cannot have made for so many rows."""
-        if torch.compiler.is_compiling():
-            return
-        check_is_state(self, state)
-        if rows not in self._expected:
-            # Kept, because a step asks every time.
-            self._expected = {rows: {name: (x.shape, x.dtype) for name, x in self.empty(rows).items()}}
-        expected = self._expected[rows]
-        held_parts = cast(TensorState, state).parts
-        if held_parts.keys() != expected.keys():
-            raise ValueError(
-                f"the state holds {', '.join(map(str, held_parts)) or 'nothing'}, that of {type(self).__name__} "
-                f"{', '.join(expected)}; another row made it: start from this layer's initial_state({rows})"
-            )
-        for name, (shape, dtype) in expected.items():
-            held = held_parts[name]
-            if held.shape != shape or held.dtype != dtype:
-                raise ValueError(
-                    f"the state's {name!r} has the shape {tuple(held.shape)} and dtype {held.dtype}, expected "
-                    f"{tuple(shape)} and {dtype}; another model or batch made it: start from this layer's "
-                    f"initial_state({rows})"
-                )
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        # A change of dtype changes what is expected of a state.
-        self._expected = {}
-        return super()._apply(fn, recurse)
 
     def check(self, x: Tensor, lengths: Tensor | None, mode: str) -> Bool[Tensor, "b n"] | None:
         """Refuse what no row can take; the positions that count, or None for all."""
@@ -163,13 +113,17 @@ class SequenceLayer(nn.Module, ABC):
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
 
 
-def check_is_state(layer: SequenceLayer, state: object) -> None:
-    """Refuse what is no state of any layer."""
-    if not isinstance(state, TensorState):
-        raise TypeError(
-            f"{type(layer).__name__} goes on from a state of its initial_state, extend or step, not from "
-            f"{type(state).__name__}"
+def not_a_state(layer: SequenceLayer, state: object, rows: int) -> Exception:
+    """The error for what this layer cannot go on from."""
+    if isinstance(state, State):
+        return ValueError(
+            f"a {type(state).__name__} is no state of {type(layer).__name__}; another layer made it: start from this "
+            f"layer's initial_state({rows})"
         )
+    return TypeError(
+        f"{type(layer).__name__} goes on from a state of its initial_state, extend or step, not from "
+        f"{type(state).__name__}"
+    )
 
 
 def check_sizes(**sizes: object) -> None:
@@ -185,16 +139,3 @@ def head_size(width: int, heads: int) -> int:
     if width % heads:
         raise ValueError(f"width={width} is not a multiple of heads={heads}; choose heads that divide it")
     return width // heads
-
-
-def owned(parts: Mapping[str, Tensor]) -> Parts:
-    """In memory of their own: a view would keep alive all positions that it was cut from."""
-    return {name: part.clone(memory_format=torch.contiguous_format) for name, part in parts.items()}
-
-
-def advanced(positions: tuple[int, ...], n: int, lengths: Any) -> tuple[int, ...]:
-    """The positions of rows that took n more, or their own number of them."""
-    if lengths is None:
-        return tuple(position + n for position in positions)
-    counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    return tuple(position + int(count) for position, count in zip(positions, counts, strict=True))

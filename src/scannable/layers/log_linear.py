@@ -1,7 +1,10 @@
 """Log-linear attention (Guo et al. 2025, "Log-linear attention"): a row whose state is the binary counter."""
 
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -9,13 +12,16 @@ from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import CHUNK, ScalarDecay, chunked
 from scannable.layers.affine.monoid import Affine, compose
 from scannable.layers.affine.recurrence import Mode
-from scannable.layers.layer import LayerState, SequenceLayer, check_is_state, check_sizes, head_size, owned
-from scannable.nn.device import may_look, without_autocast
+from scannable.layers.layer import SequenceLayer, check_sizes, head_size, not_a_state
+from scannable.layers.log_linear_state import LogLinearState, RowsAtOnePosition, regrouped
+from scannable.layers.recurrent import owned
+from scannable.layers.state import State
+from scannable.nn.device import without_autocast
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection, step_size_bias
-from scannable.scan import LevelRoots, ScanState, empty, extend_roots
+from scannable.scan import LevelRoots, Roots, extend_roots
 
-Counter = ScanState[Affine]
+Counter = Roots[Affine]
 
 
 class LogLinearAttention(SequenceLayer):
@@ -26,7 +32,7 @@ class LogLinearAttention(SequenceLayer):
     The roots are those of Alg. 2 over the (E, f) pairs of a scalar gate: aligned blocks of 2^(l-1) positions, the
     nearer the smaller. With all λ equal it is the row with that gate alone. Held are O(log n) memories and the keys and
     values of one chunk; a chunk is an implementation's choice and changes no number. Levels beyond the last share its
-    weight. The gate is that of Mamba-2, as in the paper's first variant.
+    weight. The gate is that of Mamba-2, as in the paper's first variant. Rows of a batch may be at different positions.
     """
 
     title = "Log-linear attention"
@@ -49,75 +55,98 @@ class LogLinearAttention(SequenceLayer):
         self.norm = HeadNorm(heads, self.head_size)
         self.out = projection(width, width)
 
-    def initial_state(self, batch_size: int) -> LayerState:
-        unit = Affine(
-            Scalar(self.zeros(self.heads, dtype=self.memory_dtype)),
-            self.zeros(self.heads, self.head_size, self.head_size, dtype=self.memory_dtype),
+    def initial_state(self, batch_size: int) -> LogLinearState:
+        check_sizes(batch_size=batch_size)
+        buffers = (
+            self.zeros(batch_size, 0, self.heads, *size, dtype=self.memory_dtype)
+            for size in ((self.head_size,), (self.head_size,), ())
         )
-        counter: Counter = empty(unit)
-        sizes = {"key": (self.head_size,), "value": (self.head_size,), "log_decay": ()}
-        buffers = {
-            name: self.zeros(batch_size, 0, self.heads, *size, dtype=self.memory_dtype) for name, size in sizes.items()
-        }
-        return {"counter": counter, **buffers}
+        group = RowsAtOnePosition(tuple(range(batch_size)), Roots(), *buffers)
+        return LogLinearState(self.chunk, (group,))
 
     def state_nbytes(self, position: int, batch_size: int = 1) -> int:
-        """A root and a fold for each set bit of the number of whole chunks (the topmost fold is its root), and the
-        keys, values and decays of the positions that fill none.
+        """A root for each set bit of the number of whole chunks, and the keys, values and decays of the positions that
+        fill none.
         """
-        roots = (position // self.chunk).bit_count()
-        memories = max(0, 2 * roots - 1) * (self.head_size**2 + 1)
+        roots = (position // self.chunk).bit_count() * (self.head_size**2 + 1)
         buffered = position % self.chunk * (2 * self.head_size + 1)
-        return batch_size * self.heads * (memories + buffered) * self.memory_dtype.itemsize
+        return batch_size * self.heads * (roots + buffered) * self.memory_dtype.itemsize
 
-    def check_state(self, state: LayerState, rows: int) -> None:
+    def check_state(self, state: object, rows: int) -> None:
         if torch.compiler.is_compiling():
             return
-        check_is_state(self, state)
-        if state.keys() != {"counter", "key", "value", "log_decay"} or not isinstance(state["counter"], ScanState):
+        if not isinstance(state, LogLinearState):
+            raise not_a_state(self, state, rows)
+        if state.chunk != self.chunk:
             raise ValueError(
-                f"the state holds {', '.join(map(str, state)) or 'nothing'}, that of {type(self).__name__} a counter, "
-                f"key, value, log_decay; another row made it: start from this layer's initial_state({rows})"
+                f"the state counts chunks of {state.chunk} positions; a layer with another chunk than {self.chunk} "
+                "made it"
             )
+        held = sorted(row for group in state.groups for row in group.rows)
+        if held != list(range(rows)):
+            raise ValueError(
+                f"the state holds {len(held)} rows, expected {rows}; another model or batch made it: start from this "
+                f"layer's initial_state({rows})"
+            )
+        for group in state.groups:
+            self._check_group(group, rows)
+
+    def _check_group(self, group: RowsAtOnePosition, rows: int) -> None:
         heads, size, kind = self.heads, self.head_size, self.memory_dtype
-        filled = min(state["key"].shape[1], self.chunk - 1)
-        expected = {"key": (size,), "value": (size,), "log_decay": ()}
-        held = [(name, state[name], (rows, filled, heads, *rest)) for name, rest in expected.items()]
-        held += [("counter", root.offset, (rows, heads, size, size)) for root in state["counter"].roots.values()]
-        for name, part, shape in held:
+        count, filled = len(group.rows), min(group.key.shape[1], self.chunk - 1)
+        parts = [
+            ("key", group.key, (count, filled, heads, size)),
+            ("value", group.value, (count, filled, heads, size)),
+            ("log_decay", group.log_decay, (count, filled, heads)),
+            *(("root", root.offset, (count, heads, size, size)) for root in group.counter.roots.values()),
+        ]
+        for name, part, shape in parts:
             if part.shape != shape or part.dtype != kind:
                 raise ValueError(
                     f"the state's {name!r} has the shape {tuple(part.shape)} and dtype {part.dtype}, expected {shape} "
                     f"and {kind}; another model or batch made it: start from this layer's initial_state({rows})"
                 )
 
-    def check_position(self, state: LayerState, position: int) -> None:
-        counted = state["counter"].position * self.chunk + state["key"].shape[1]
-        if counted != position:
-            raise ValueError(
-                f"the state's counter stands at {counted} positions, the stream at {position}; a layer with another "
-                f"chunk than {self.chunk} made it"
-            )
-
     def extend(
         self,
         x: Float[Tensor, "b n d"],
-        state: LayerState,
+        state: State,
         *,
-        lengths: Int[Tensor, " b"] | None = None,
+        lengths: Any = None,
         mode: Mode = "chunkwise",
-    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
+    ) -> tuple[Float[Tensor, "b n d"], State]:
+        """As for every layer. Rows that stand at one position and have one length are computed together, each such
+        group by itself; so `lengths` are looked at, and on a GPU that waits for the work in progress.
+        """
         self.check(x, lengths, mode)
-        self._check_lengths(lengths, x.shape[1])
         self.check_state(state, x.shape[0])
         if x.numel() == 0:
             return x, state
+        memory = cast(LogLinearState, state.usable())
+        n = x.shape[1]
+        counts = [n] * x.shape[0] if lengths is None else _looked_at(lengths, n)
+        if len(memory.groups) == 1 and min(counts) == n:
+            y, group = self._go_on(x, memory.groups[0], mode)
+            return y, LogLinearState(self.chunk, (group,))
+        outputs, after = torch.zeros_like(x), list[RowsAtOnePosition]()
+        for group, count in _of_one_length(memory.groups, counts):
+            if count:
+                rows = torch.tensor(group.rows, dtype=torch.int64, device=x.device)
+                y, group = self._go_on(x.index_select(0, rows)[:, :count], group, mode)
+                outputs = outputs.to(y.dtype).index_copy(0, rows, functional.pad(y, (0, 0, 0, n - count)))
+            after.append(group)
+        return outputs, regrouped(self.chunk, after)
+
+    def _go_on(
+        self, x: Float[Tensor, "b n d"], group: RowsAtOnePosition, mode: Mode
+    ) -> tuple[Float[Tensor, "b n d"], RowsAtOnePosition]:
+        """Rows at one position, n positions further."""
         if mode == "step" and x.shape[1] > 1:
             outputs = list[Tensor]()
             for position in x.split(1, 1):
-                y, state = self.extend(position, state, mode="step")
+                y, group = self._go_on(position, group, mode)
                 outputs.append(y)
-            return torch.cat(outputs, 1), state
+            return torch.cat(outputs, 1), group
         kind = self.memory_dtype
         q, k, v = (part.unflatten(-1, (self.heads, -1)).to(kind) for part in self.query_key_value(x).chunk(3, -1))
         q = q * self.head_size**-0.5
@@ -125,38 +154,27 @@ class LogLinearAttention(SequenceLayer):
         weights = functional.softplus(self.level_weight(x).unflatten(-1, (self.heads, -1))).to(kind)
         with without_autocast(x.device):
             k, v, g = (
-                torch.cat((state[name], new), 1)
-                for name, new in (("key", k), ("value", v), ("log_decay", log_decay.to(kind)))
+                torch.cat((old, new), 1)
+                for old, new in ((group.key, k), (group.value, v), (group.log_decay, log_decay.to(kind)))
             )
-            if mode == "scan":
-                outputs, counter = self._by_positions(q, k, v, g, weights, state["counter"])
-            else:
-                outputs, counter = log_linear_chunks(q, k, v, g, weights, state["counter"], self.chunk)
+            run = self._by_positions if mode == "scan" else log_linear_chunks
+            outputs, counter = run(q, k, v, g, weights, group.counter, self.chunk)
         whole = k.shape[1] // self.chunk * self.chunk
         buffers = owned({"key": k[:, whole:], "value": v[:, whole:], "log_decay": g[:, whole:]})
-        return self.out(self.norm(outputs)), {"counter": counter, **buffers}
+        return self.out(self.norm(outputs)), RowsAtOnePosition(group.rows, counter, **buffers)
 
     @staticmethod
-    def _check_lengths(lengths: Tensor | None, n: int) -> None:
-        if lengths is None or (may_look(lengths) and bool((lengths == n).all())):
-            return
-        given = f"lengths {lengths.tolist()} differ from {n}" if may_look(lengths) else f"lengths on {lengths.device}"
-        raise ValueError(
-            f"{given}: the rows of a log-linear state share one counter; group rows of one length and leave lengths "
-            "out, or keep a state for each"
-        )
-
     def _by_positions(
-        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, weights: Tensor, counter: Counter
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, weights: Tensor, counter: Counter, chunk: int
     ) -> tuple[Tensor, Counter]:
         """The definition: a counter over single positions."""
         new = slice(k.shape[1] - q.shape[1], None)
         old = slice(0, k.shape[1] - q.shape[1])
-        counter = _of_positions(counter, self.chunk)
+        counter = _of_positions(counter, chunk)
         # The positions in the buffer first; nobody reads there.
         _, counter = log_linear_chunks(q[:, :0], k[:, old], v[:, old], g[:, old], weights[:, :0], counter, 1)
         outputs, counter = log_linear_chunks(q, k[:, new], v[:, new], g[:, new], weights, counter, 1)
-        return outputs, _of_chunks(counter, self.chunk)
+        return outputs, _of_chunks(counter, chunk)
 
 
 def log_linear_chunks(
@@ -242,12 +260,33 @@ def _weight(weights: Tensor, level: Tensor) -> Tensor:
 def _of_positions(counter: Counter, chunk: int) -> Counter:
     """A counter of chunks as one of positions: the same roots, some levels higher."""
     up = chunk.bit_length() - 1
-    roots, folds = ({k + up: x for k, x in held.items()} for held in (counter.roots, counter.folds))
-    return counter.advanced(counter.position << up, roots, folds)
+    return Roots(counter.position << up, {k + up: root for k, root in counter.roots.items()})
 
 
 def _of_chunks(counter: Counter, chunk: int) -> Counter:
     """The inverse, without the positions that fill no chunk."""
     up = chunk.bit_length() - 1
-    roots, folds = ({k - up: x for k, x in held.items() if k >= up} for held in (counter.roots, counter.folds))
-    return counter.advanced(counter.position >> up, roots, folds)
+    return Roots(counter.position >> up, {k - up: root for k, root in counter.roots.items() if k >= up})
+
+
+def _looked_at(lengths: Any, n: int) -> list[int]:
+    """Lengths as numbers."""
+    lengths = torch.as_tensor(lengths)
+    if lengths.device.type == "meta" or torch.compiler.is_compiling():
+        raise ValueError(
+            f"lengths on {lengths.device} cannot be looked at: log-linear attention groups rows by their lengths; pass "
+            "them as a tensor on the CPU, or leave them out where all rows are of one length"
+        )
+    counts: list[int] = lengths.tolist()
+    if not 0 <= min(counts) <= max(counts) <= n:
+        raise ValueError(f"lengths {counts} must lie between 0 and {n}, the length of x")
+    return counts
+
+
+def _of_one_length(groups: Iterable[RowsAtOnePosition], counts: list[int]) -> Iterator[tuple[RowsAtOnePosition, int]]:
+    """Each group cut into those of its rows that go on for as many positions."""
+    for group in groups:
+        for count in sorted({counts[row] for row in group.rows}):
+            places = [place for place, row in enumerate(group.rows) if counts[row] == count]
+            rows = [group.rows[place] for place in places]
+            yield (group if len(rows) == len(group.rows) else group.select(places, rows)), count

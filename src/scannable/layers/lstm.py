@@ -4,14 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from scannable.layers.affine.recurrence import Mode
-from scannable.layers.layer import Parts, SequenceLayer
+from scannable.layers.recurrent import Parts, RecurrentLayer
 from scannable.nn.device import without_autocast
 
 SHUT = 1e4
 """Beside it no other input of a gate is seen."""
 
 
-class LSTM(SequenceLayer):
+class LSTM(RecurrentLayer):
     """Gates that look at the previous output: no scan computes this, and every mode goes step by step.
 
         c_t = f_t ⊙ c_(t-1) + i_t ⊙ g_t     h_t = o_t ⊙ tanh(c_t)     all gates from x_t and h_(t-1)

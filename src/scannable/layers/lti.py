@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from scannable.layers.affine.invariant import DenseInvariant
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import Parts
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection
 
 

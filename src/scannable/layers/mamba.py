@@ -4,7 +4,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import Parts, check_sizes
+from scannable.layers.layer import check_sizes
+from scannable.layers.recurrent import Parts
 from scannable.layers.s6 import SelectiveStateSpace
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import ShortConvolution

@@ -9,7 +9,8 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import Parts, check_sizes
+from scannable.layers.layer import check_sizes
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection, step_size_bias
 from scannable.nn.short_convolution import ShortConvolution
 

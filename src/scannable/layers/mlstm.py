@@ -7,8 +7,8 @@ from torch.nn import functional
 from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import Parts
 from scannable.layers.linear_attention import with_one
+from scannable.layers.recurrent import Parts
 from scannable.nn.device import widest
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection

@@ -9,7 +9,7 @@ from torch.nn import functional
 from scannable.layers.affine.actions import DiagonalPlusRankOne
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
-from scannable.layers.layer import Parts
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import last_inputs
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.invariant import DiagonalInvariant
 from scannable.layers.affine.layer import AffineLayer, Prepared
-from scannable.layers.layer import Parts
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection
 
 

@@ -6,7 +6,8 @@ from torch.nn import functional
 
 from scannable.layers.affine.layer import AffineLayer, Prepared
 from scannable.layers.affine.selective import Selective
-from scannable.layers.layer import Parts, check_sizes
+from scannable.layers.layer import check_sizes
+from scannable.layers.recurrent import Parts
 from scannable.nn.projection import projection, step_size_bias
 
 

@@ -153,3 +153,11 @@ class TensorState(State):
 
 def _kind(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tuple(tensor.shape[1:])} of {tensor.dtype}"
+
+
+def advanced(positions: tuple[int, ...], n: int, lengths: Any) -> tuple[int, ...]:
+    """The positions of rows that took n more, or their own number of them."""
+    if lengths is None:
+        return tuple(position + n for position in positions)
+    counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    return tuple(position + int(count) for position, count in zip(positions, counts, strict=True))

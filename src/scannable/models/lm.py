@@ -15,16 +15,18 @@ from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.monoid import Affine
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.layer import LayerState, SequenceLayer, held_bytes
+from scannable.layers.log_linear_state import LogLinearMemory, RowsAtOnePosition
 from scannable.models.base import CausalModel, check_logits_to_keep, last
 from scannable.models.lm_config import ZooConfig
 from scannable.models.tokens import checked_tokens
 from scannable.nn.device import may_look
 from scannable.nn.head import TiedHead
 from scannable.nn.projection import projection
+from scannable.scan import Roots
 from scannable.storage.registry import storable
 
-for kind in (Affine, Scalar):
-    # What the binary counter of log-linear attention holds.
+for kind in (LogLinearMemory, RowsAtOnePosition, Roots, Affine, Scalar):
+    # What the state of log-linear attention is made of.
     storable(kind)
 
 

@@ -5,21 +5,19 @@ Letters: t elements came before, m are new, k is a tree level.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint as recompute_in_backward
 
 from scannable.scan.documents import Documents, documents_of
-from scannable.scan.element_type import ElementType, Leaves, aggregate_leaves, check_state, sequence, spread
-from scannable.scan.leaves import joined, length, part, with_time
+from scannable.scan.element_type import ElementType, Leaves, check_state, sequence, spread
+from scannable.scan.leaves import part
 from scannable.scan.many_streams import ManyStreams, from_states, on_device, states_after
 from scannable.scan.one_stream import OneStream
 from scannable.scan.state import ScanState, empty
-from scannable.scan.sweep import LevelAgg, sweep
+from scannable.scan.sweep import on_levels, sweep
 from scannable.scan.tree import unflatten
 
 T = TypeVar("T")
@@ -73,7 +71,7 @@ def scan(
     # The last element is in no exclusive prefix: absorb the others, and read the prefix before and after each.
     layout = OneStream(state, r if inclusive else r - 1, element, dim, inclusive=inclusive)
     absorbed = leaves if inclusive else part(leaves, dim, 0, r - 1)
-    swept = sweep(_on_levels(agg, element, dim, checkpoint), layout, absorbed)
+    swept = sweep(on_levels(agg, element, dim, checkpoint), layout, absorbed)
     return unflatten(element.structure, layout.prefixes(swept, int(inclusive), r))
 
 
@@ -123,7 +121,7 @@ def _scan_documents(
         tops=tops,
         device=device,
     )
-    swept = sweep(_on_levels(agg, kind, 0, checkpoint), layout, [leaf.index_select(0, where) for leaf in flat])
+    swept = sweep(on_levels(agg, kind, 0, checkpoint), layout, [leaf.index_select(0, where) for leaf in flat])
     # An exclusive scan reads the prefix after its last absorbed element too; an empty document reads nothing.
     read = on_device(documents.prefixes(absorbed, inclusive=inclusive), device)
     place = on_device(documents.places(counts), device)
@@ -167,7 +165,7 @@ def extend(
     if m == 0:
         return xs, state
     layout = OneStream(state, m, element, dim, inclusive=inclusive)
-    swept = sweep(_on_levels(agg, element, dim, checkpoint), layout, leaves)
+    swept = sweep(on_levels(agg, element, dim, checkpoint), layout, leaves)
     prefixes = layout.prefixes(swept, state.position + int(inclusive), m)
     return unflatten(element.structure, prefixes), layout.after(swept)
 
@@ -220,7 +218,7 @@ def extend_many(
     flat = [
         torch.cat([leaf.movedim(dim, 0) for leaf in each]) for each in zip(*(x for x, _, _ in sequences), strict=True)
     ]
-    swept = sweep(_on_levels(agg, element, 0, checkpoint), layout, flat)
+    swept = sweep(on_levels(agg, element, 0, checkpoint), layout, flat)
     # Each stream's part is its own memory: a view would keep all the others alive.
     found = [leaf.split(counts) for leaf in layout.before(swept, inclusive=inclusive)]
     prefixes = [
@@ -228,71 +226,3 @@ def extend_many(
         for each in zip(*found, strict=True)
     ]
     return prefixes, states_after(states, layout, swept, element)
-
-
-@dataclass(frozen=True)
-class LevelRoots(Generic[T]):
-    """The roots that the binary counter held at one level, in the order of time.
-
-    At a place whose bit `level` is set, the counter's root of that level is node number (place >> level) - 1.
-    """
-
-    level: int
-    first: int
-    """The number of the first node here; only even ones are ever roots."""
-    nodes: T
-
-    def before(self, places: range, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """Which of some successive places have a root of this level before them, counted from the first of these
-        places; and where in `nodes` it is.
-        """
-        k = self.level
-        # Number i of all places whose bit k is set is what i's bits above the lowest k count, this bit, and those k.
-        i = torch.arange(_with_bit(k, places.start), _with_bit(k, places.stop), device=device)
-        here = (i >> k << (k + 1)) + (1 << k) + (i & ((1 << k) - 1)) - places.start
-        return here, (i >> k) - self.first // 2
-
-
-def _with_bit(k: int, place: int) -> int:
-    """How many places before `place` have bit k set."""
-    return (place >> (k + 1) << k) + max(0, (place & ((2 << k) - 1)) - (1 << k))
-
-
-def extend_roots(agg: Agg[T], state: ScanState[T], xs: T, *, dim: int = 0) -> tuple[list[LevelRoots[T]], ScanState[T]]:
-    """`extend`, for those who want the counter itself before each element instead of the prefix it folds to.
-
-    The levels that had a root before any of the m places t to t + m - 1 come in order, the lowest first.
-    """
-    leaves, element, m = sequence(xs, dim)
-    check_state(state, element)
-    if m == 0:
-        return [], state
-    layout = OneStream(state, m, element, dim, inclusive=False)
-    swept = sweep(_on_levels(agg, element, dim, False), layout, leaves)
-    levels: list[LevelRoots[T]] = []
-    for k in range((state.position + m - 1).bit_length()):
-        carried = state.position >> k & 1
-        new = swept.lefts[k] if k < len(swept.lefts) else []
-        parts = [with_time(state.roots[k], dim), new] if carried else [new]
-        if any(part and length(part, dim) for part in parts):
-            first = (state.position >> k) - carried
-            levels.append(LevelRoots(k, first, unflatten(element.structure, joined(parts, dim))))
-    return levels, layout.after(swept)
-
-
-def _on_levels(agg: Agg[T], element: ElementType, dim: int, checkpoint: bool) -> LevelAgg:
-    """`agg` on the leaves of a level, time on axis `dim`; it sees time as the first batch axis, and is checked."""
-
-    def flat_agg(*leaves: Tensor) -> Leaves:
-        batch = [leaf.movedim(dim, 0) for leaf in leaves]
-        older, newer = batch[: len(batch) // 2], batch[len(batch) // 2 :]
-        result = agg(unflatten(element.structure, older), unflatten(element.structure, newer))
-        return [leaf.movedim(0, dim) for leaf in aggregate_leaves(result, element.batch_of(len(older[0])))]
-
-    def level_agg(older: Leaves, newer: Leaves) -> Leaves:
-        if checkpoint:
-            # Flat, because checkpointing looks for devices only in the containers that torch itself knows.
-            return recompute_in_backward(flat_agg, *older, *newer, use_reentrant=False)
-        return flat_agg(*older, *newer)
-
-    return level_agg

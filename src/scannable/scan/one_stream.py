@@ -12,9 +12,12 @@ from scannable.scan.tree import unflatten
 
 
 class OneStream(Layout):
-    """The left nodes of a level are kept; they alone become part of a prefix."""
+    """The left nodes of a level are kept; they alone become part of a prefix.
 
-    def __init__(self, state: ScanState[Any], m: int, element: ElementType, dim: int, *, inclusive: bool) -> None:
+    `state` is a `ScanState`; for the upsweep alone, anything with its position and roots.
+    """
+
+    def __init__(self, state: Any, m: int, element: ElementType, dim: int, *, inclusive: bool) -> None:
         self.state, self.m, self.element, self.dim = state, m, element, dim
         self.levels: int = (state.position ^ (state.position + m)).bit_length()
         # Nobody asked for the e at place 0 of inclusive prefixes; without it an even number is woven from equal halves.

@@ -11,8 +11,15 @@ when. A stream that took t elements and takes m more has, at level k, the new no
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from scannable.scan.element_type import Leaves
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as recompute_in_backward
+
+from scannable.scan.element_type import ElementType, Leaves, aggregate_leaves
+from scannable.scan.tree import unflatten
+
+T = TypeVar("T")
 
 LevelAgg = Callable[[Leaves, Leaves], Leaves]
 
@@ -56,14 +63,38 @@ class Sweep:
 
 def sweep(agg: LevelAgg, layout: Layout, elements: Leaves) -> Sweep:
     """Absorb new elements: one call of `agg` a level up, and one a level down."""
+    lefts = upsweep(agg, layout, elements)
+    prefixes = layout.tops()
+    for k in reversed(range(layout.levels)):
+        older, newer = layout.unfolded(k, prefixes, lefts[k])
+        prefixes = layout.woven(k, prefixes, lefts[k], agg(older, newer) if older else [])
+    return Sweep(lefts, prefixes)
+
+
+def upsweep(agg: LevelAgg, layout: Layout, elements: Leaves) -> list[Leaves]:
+    """The first half, for those who read nodes and no prefixes: what `Layout.pairs` kept of each level."""
     lefts: list[Leaves] = []
     nodes = elements
     for k in range(layout.levels):
         left, older, newer = layout.pairs(k, nodes)
         lefts.append(left)
         nodes = agg(older, newer) if older else []
-    prefixes = layout.tops()
-    for k in reversed(range(layout.levels)):
-        older, newer = layout.unfolded(k, prefixes, lefts[k])
-        prefixes = layout.woven(k, prefixes, lefts[k], agg(older, newer) if older else [])
-    return Sweep(lefts, prefixes)
+    return lefts
+
+
+def on_levels(agg: Callable[[T, T], T], element: ElementType, dim: int, checkpoint: bool) -> LevelAgg:
+    """`agg` on the leaves of a level, time on axis `dim`; it sees time as the first batch axis, and is checked."""
+
+    def flat_agg(*leaves: Tensor) -> Leaves:
+        batch = [leaf.movedim(dim, 0) for leaf in leaves]
+        older, newer = batch[: len(batch) // 2], batch[len(batch) // 2 :]
+        result = agg(unflatten(element.structure, older), unflatten(element.structure, newer))
+        return [leaf.movedim(0, dim) for leaf in aggregate_leaves(result, element.batch_of(len(older[0])))]
+
+    def level_agg(older: Leaves, newer: Leaves) -> Leaves:
+        if checkpoint:
+            # Flat, because checkpointing looks for devices only in the containers that torch itself knows.
+            return recompute_in_backward(flat_agg, *older, *newer, use_reentrant=False)
+        return flat_agg(*older, *newer)
+
+    return level_agg

@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from scannable.layers.affine.recurrence import Mode, Recurrence
-from scannable.layers.layer import Parts, SequenceLayer, head_size, owned
+from scannable.layers.layer import head_size
+from scannable.layers.recurrent import Parts, RecurrentLayer, owned
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Prepared:
     """The parts of the next state that are not the affine one."""
 
 
-class AffineLayer(SequenceLayer):
+class AffineLayer(RecurrentLayer):
     """A layer whose state is an affine recurrence. A row says what the recurrence is and how it is read, no more."""
 
     @abstractmethod
