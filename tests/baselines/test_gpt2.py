@@ -82,13 +82,13 @@ def test_buffers_double_and_stop_at_the_context() -> None:
     model = model_of(context=20)
     assert [model.capacity(n) for n in (0, 1, 2, 3, 4, 5, 16, 17, 20)] == [0, 1, 2, 4, 4, 8, 16, 20, 20]
     _, state = model.prefill(torch.randint(40, (1, 9)), model.initial_state(1))
-    keys = state.cache.keys
+    keys = state.cache.keys[0]
     for position in range(10, 17):
         _, state = model.step(torch.tensor([3]), state)
         # No step copies what is there while there is room.
-        assert state.position == position and state.cache.keys is keys
+        assert state.position == position and state.cache.keys[0] is keys
     _, state = model.step(torch.tensor([3]), state)
-    assert state.cache.keys is not keys and state.cache.capacity == 20
+    assert state.cache.keys[0] is not keys and state.cache.capacity == 20
 
 
 def test_a_state_that_was_gone_on_from_is_refused() -> None:

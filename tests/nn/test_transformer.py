@@ -31,32 +31,9 @@ def test_a_cached_window_read_in_pieces_equals_the_whole(pieces: tuple[int, ...]
     torch.testing.assert_close(read, model(x), rtol=1e-12, atol=1e-12)
 
 
-def test_rows_of_a_cache_may_be_at_different_lengths() -> None:
-    model = make(causal=True)
-    x = torch.randn(2, 12, 16, dtype=torch.float64)
-    lengths = [2, 7]
-    cache = model.new_cache(2)
-    with torch.no_grad():
-        for row, length in enumerate(lengths):
-            alone = model.new_cache(1)
-            model(x[row : row + 1, :length], cache=alone)
-            cache.keys[:, row], cache.values[:, row] = alone.keys[:, 0], alone.values[:, 0]
-        cache.lengths = torch.tensor(lengths)
-        for k in range(5):
-            new = torch.stack([x[row, length + k] for row, length in enumerate(lengths)])[:, None]
-            out = model(new, cache=cache)
-            for row, length in enumerate(lengths):
-                truth = model(x[row : row + 1, : length + k + 1])[0, -1]
-                torch.testing.assert_close(out[row, 0], truth, rtol=1e-12, atol=1e-12)
-        assert cache.lengths.tolist() == [7, 12]
-
-
-def test_a_full_cache_refuses_more() -> None:
-    model = make(causal=True)
-    cache = model.new_cache(1)
-    model(torch.zeros(1, 12, 16, dtype=torch.float64), cache=cache)
-    with pytest.raises(ValueError, match="13 positions do not fit a cache of 12"):
-        cache.store(0, torch.zeros(1, 4, 1, 4), torch.zeros(1, 4, 1, 4))
+def test_a_window_that_is_not_causal_has_no_cache() -> None:
+    with pytest.raises(ValueError, match="a window that is not causal cannot be read in pieces"):
+        make(causal=False).new_cache(1)
 
 
 def test_it_is_gpt2() -> None:

@@ -214,7 +214,7 @@ class Unknown(NamedTuple):
         (torch.zeros(3), "a Tensor cannot be saved as a state"),
         (None, "a NoneType cannot be saved as a state"),
         (GroupTask(), "a GroupTask cannot be saved as a state"),
-        (KVCache(torch.zeros(1, 1, 1, 1, 1), torch.zeros(1, 1, 1, 1, 1)), "a KVCache cannot be saved as a state"),
+        (KVCache([torch.zeros(1, 1, 1, 1)], [torch.zeros(1, 1, 1, 1)], (0,)), "a KVCache cannot be saved as a state"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

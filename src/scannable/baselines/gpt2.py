@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
 from scannable.models.config_checks import check_choice, check_number
-from scannable.nn import KVCache
+from scannable.nn import Continuation, KVCache
 from scannable.nn.positions import starting_positions
 from scannable.storage.registry import register_model, storable
 
@@ -148,9 +147,12 @@ class GPT2Baseline(Baseline[GPT2State]):
 
     def _check_state(self, state: GPT2State, rows: int) -> None:
         c, cache = self.config, state.current()
-        shape = (c.layers, rows, c.heads, cache.capacity, c.width // c.heads)
-        check_part("keys", cache.keys, shape, self.transformer.wte.weight.dtype)
-        check_part("values", cache.values, shape, self.transformer.wte.weight.dtype)
+        shape = (rows, c.heads, cache.capacity, c.width // c.heads)
+        if not len(cache.keys) == len(cache.values) == c.layers:
+            raise ValueError(f"the state has {len(cache.keys)} layers, this model {c.layers}; another model made it")
+        for name, each in (("keys", cache.keys), ("values", cache.values)):
+            for one in each:
+                check_part(name, one, shape, self.transformer.wte.weight.dtype)
 
     def _run(self, tokens: Tensor, state: GPT2State | None) -> tuple[Tensor, GPT2State | None]:
         n = tokens.shape[1]
@@ -162,41 +164,30 @@ class GPT2Baseline(Baseline[GPT2State]):
             )
         if state is None:
             return self.transformer(tokens, use_cache=False).last_hidden_state, None
-        make_room(state.cache, self.capacity(end))
-        past = BuffersForTransformers(state.cache)
+        state.cache.make_room(self.capacity(end))
+        past = BuffersForTransformers(Continuation(state.cache, n), state.position)
         hidden = self.transformer(tokens, past_key_values=past, use_cache=True).last_hidden_state
-        state.cache.advance(n)
+        past.new.finish()
         return hidden, GPT2State(end, state.cache)
 
 
 class BuffersForTransformers:
     """Our buffers, as GPT2Model asks for them; its own cache copies all that it holds for each new token."""
 
-    def __init__(self, cache: KVCache) -> None:
-        self.cache = cache
+    def __init__(self, new: Continuation, start: int) -> None:
+        self.new, self.start = new, start
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self.cache.store(layer_idx, keys, values)
+        return self.new.store(layer_idx, keys, values)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.cache.length
+        return self.start
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
-        return self.cache.length
+        return self.start
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.cache.length + query_length, 0
-
-
-def make_room(cache: KVCache, capacity: int) -> None:
-    """Move what a cache holds into larger buffers, if it has too little room."""
-    if capacity <= cache.capacity:
-        return
-    for name in ("keys", "values"):
-        old: Tensor = getattr(cache, name)
-        new = torch.zeros(*old.shape[:3], capacity, old.shape[4], dtype=old.dtype, device=old.device)
-        new[:, :, :, : cache.length] = old[:, :, :, : cache.length]
-        setattr(cache, name, new)
+        return self.start + query_length, 0
 
 
 register_model(GPT2Baseline, GPT2BaselineConfig)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer
-from scannable.nn import KVCache
-from scannable.nn.block import Attention, Block, initialise
+from scannable.nn.block import Attention, Block, Memory, initialise
 from scannable.nn.positions import starting_positions
 from scannable.storage.registry import register_model, storable
 
@@ -113,7 +112,7 @@ class SlidingWindowTransformer(Baseline[SlidingWindowState]):
                 f"{end} tokens are more than the {self.config.context} positions this model has learned; build it with "
                 "a larger context"
             )
-        cache = None if state is None else WindowCache(state.keys, state.values, keep=self.config.window - 1)
+        cache = None if state is None else WindowMemory(state.keys, state.values, self.config.window - 1)
         x = self.dropout(self.embedding(tokens) + self.positions[start:end])
         for layer, block in enumerate(self.blocks):
             x = block(x, x.shape[1], causal=True, cache=cache, layer=layer)
@@ -121,10 +120,12 @@ class SlidingWindowTransformer(Baseline[SlidingWindowState]):
 
 
 @dataclass
-class WindowCache(KVCache):
+class WindowMemory:
     """Keys and values of earlier positions; of all, the new ones included, the last `keep` are put aside for later."""
 
-    keep: int = 0
+    keys: Float[Tensor, "layers b h p size"]
+    values: Float[Tensor, "layers b h p size"]
+    keep: int
     aside: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +156,7 @@ class WindowAttention(Attention):
         *,
         causal: bool,
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: Memory | None,
         layer: int,
     ) -> Float[Tensor, "b m d"]:
         """What the last `kept` positions gather; the window is the mask, there can be no other."""

@@ -134,9 +134,9 @@ def filled_cache(model: GPT2Baseline, position: int, more: int) -> GPT2State:
     c, like = model.config, model.transformer.wte.weight.detach()
     room = model.capacity(position + more)
     cache = KVCache.empty(c.layers, 1, c.heads, room, c.width // c.heads, like)
-    cache.keys.normal_()
-    cache.values.normal_()
-    cache.length = position
+    for buffer in (*cache.keys, *cache.values):
+        buffer.normal_()
+    cache.lengths = (position,)
     return GPT2State(position, cache)
 
 

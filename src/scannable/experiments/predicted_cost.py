@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scannable.models.prefix_scannable import IncrementalInf
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.spd.bounds import agg_evaluations
@@ -77,12 +77,11 @@ def _work(run: Callable[[], object]) -> int:
 
 
 def _read_one_by_one(model: TransformerPSM, element: Tensor) -> None:
-    """A chunk as a stream reads it: its prefix with the first token, then one token after the other."""
-    inf = model.inf
-    assert isinstance(inf, IncrementalInf)
-    cache = inf.new_cache(1)
+    """A chunk as a stream reads it: its prefix, then one token after the other."""
+    inf: Any = model.inf
+    cache = inf.begin(element)
     for i in range(model.chunk_length):
-        inf.read(None if i else element, element[:, i : i + 1], cache)
+        _, cache = inf.read(element[:, i : i + 1], cache)
 
 
 class Formula:
@@ -98,9 +97,9 @@ class Formula:
         c, d = self.c, self.d
         self.agg: int = self._stack(config.agg_layers, 2 * c, 2 * c, c)
         self.inf: int = self._stack(config.inf_layers, 2 * c, 2 * c, c)
-        # Token j of a chunk looks at the prefix and at j tokens; the first brings the prefix with it.
-        first = self._stack(config.inf_layers, c + 1, c + 1, 1)
-        self.read: int = first + sum(self._stack(config.inf_layers, 1, c + j, 1) for j in range(2, c + 1))
+        # The prefix, whose outputs nobody needs; then token j of a chunk looks at the prefix and at j tokens.
+        begin = self._stack(config.inf_layers, c, c, 0)
+        self.read: int = begin + sum(self._stack(config.inf_layers, 1, c + j, 1) for j in range(1, c + 1))
         self.head: int = 2 * c * d * (config.out_size or config.vocab_size)
 
     def _stack(self, layers: int, new: int, keys: int, kept: int) -> int:

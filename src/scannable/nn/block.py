@@ -1,11 +1,20 @@
 """One pre-LayerNorm GPT-2 block, which can leave out what will be thrown away."""
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scannable.nn.cache import KVCache
+
+@runtime_checkable
+class Memory(Protocol):
+    """Keys and values of earlier positions, to which a layer adds its new ones."""
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of all positions that may be looked at, the new ones last."""
+        ...
 
 
 class Attention(nn.Module):
@@ -28,7 +37,7 @@ class Attention(nn.Module):
         *,
         causal: bool,
         mask: Tensor | None,
-        cache: KVCache | None,
+        cache: Memory | None,
         layer: int,
     ) -> Float[Tensor, "b m d"]:
         """What the last `kept` positions gather from all positions."""
@@ -71,7 +80,7 @@ class Block(nn.Module):
         *,
         causal: bool,
         mask: Tensor | None = None,
-        cache: KVCache | None = None,
+        cache: Memory | None = None,
         layer: int = 0,
     ) -> Float[Tensor, "b m d"]:
         """The last `kept` positions of the block's output; the others are keys and values only.

@@ -1,6 +1,6 @@
 """A GPT-2-style Transformer over a window with learned positions that are local to the window."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache as remembered
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scannable.nn.block import Block, initialise
-from scannable.nn.cache import KVCache, causal_mask
+from scannable.nn.cache import Continuation, KVCache, causal_mask
 from scannable.nn.positions import starting_positions
 
 CPU_SLICE = 4096
@@ -47,46 +47,57 @@ class Transformer(nn.Module):
             initialise(block, layers)  # pyright: ignore[reportArgumentType]
 
     def forward(
-        self, x: Float[Tensor, "*batch n d"], *, kept: int | None = None, cache: KVCache | None = None
+        self,
+        x: Float[Tensor, "*batch n d"],
+        *,
+        kept: int | None = None,
+        cache: KVCache | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Float[Tensor, "*batch m d"]:
         """The last `kept` positions (all, unless told), computing nothing in the last block for the others.
 
-        With a `cache`, `x` continues the window that the cache holds, which is updated.
+        With a `cache`, `x` (b, n, d) continues the windows that the cache holds, which is updated: its rows may be at
+        different lengths. With `counts` too, only the first counts[i] positions of row i are there; what stands behind
+        them changes nothing, whatever it is, and the outputs there mean nothing.
         """
+        if cache is not None:
+            return self._continue(x, kept, cache, counts)
         *batch, n, width = x.shape
         kept = n if kept is None else kept
         windows = x.reshape(-1, n, width)
         slice_length = max(1, CPU_SLICE // n)
         # Dropout is drawn for all windows at once: a step of training gives each sample its own, in any batch.
         random = self.training and self.dropout.p > 0
-        if x.device.type == "cpu" and cache is None and len(windows) > slice_length and not random:
-            y = torch.cat([self._run(part, kept, None) for part in windows.split(slice_length)])
+        if x.device.type == "cpu" and len(windows) > slice_length and not random:
+            y = torch.cat([self._run(part, kept) for part in windows.split(slice_length)])
         else:
-            y = self._run(windows, kept, cache)
+            y = self._run(windows, kept)
         return y.reshape(*batch, kept, width)
 
-    def _run(self, x: Float[Tensor, "b n d"], kept: int, cache: KVCache | None) -> Float[Tensor, "b m d"]:
+    def _run(self, x: Float[Tensor, "b n d"], kept: int) -> Float[Tensor, "b m d"]:
         # A graph for any number of windows is not one for a single window, which would be one more to compile.
-        if self.backend is None or cache is not None or len(x) < 2:
-            return self._windows(x, kept, cache)
+        if self.backend is None or len(x) < 2:
+            return self._windows(x, kept)
         # No view in the eyes of autograd: a graph for a view is one for its base, whose batch axes vary too.
         x = torch.ops.aten._unsafe_view(x.contiguous(), x.shape)
         torch._dynamo.maybe_mark_dynamic(x, 0)
-        return _compiled(self.backend)(self, x, kept, None)
+        return _compiled(self.backend)(self, x, kept)
 
-    def _windows(self, x: Float[Tensor, "b n d"], kept: int, cache: KVCache | None) -> Float[Tensor, "b m d"]:
+    def _windows(self, x: Float[Tensor, "b n d"], kept: int) -> Float[Tensor, "b m d"]:
         n = x.shape[1]
-        y = self.dropout(x + self._positions(n, cache))
+        y = self.dropout(x + self.positions[:n])
         for layer, block in enumerate(self.blocks):
             queries = kept if layer == len(self.blocks) - 1 else n
-            mask = self._mask(queries, n, cache)
-            y = block(y, queries, causal=self.causal, mask=mask, cache=cache, layer=layer)
-        if cache is not None:
-            cache.advance(n)
+            mask = causal_mask(queries, n, x.device) if self.causal else None
+            y = block(y, queries, causal=self.causal, mask=mask)
         return self.norm(y)
+
+    # Piece by piece.
 
     def new_cache(self, batch: int) -> KVCache:
         """Unfilled buffers for `batch` windows."""
+        if not self.causal:
+            raise ValueError("a window that is not causal cannot be read in pieces: early positions look at later ones")
         window, width = self.positions.shape
         return KVCache.empty(len(self.blocks), batch, self.heads, window, width // self.heads, like=self.positions)
 
@@ -94,20 +105,37 @@ class Transformer(nn.Module):
         """What `new_cache` allocates: keys and values of every layer for the whole window."""
         return 2 * len(self.blocks) * batch * self.positions.nbytes
 
-    def _positions(self, n: int, cache: KVCache | None) -> Tensor:
-        if cache is None:
-            return self.positions[:n]
-        if cache.lengths is not None:
-            return self.positions[cache.lengths].unsqueeze(1)
-        return self.positions[cache.length : cache.length + n]
+    def _continue(
+        self, x: Float[Tensor, "b n d"], kept: int | None, cache: KVCache, counts: Sequence[int] | None
+    ) -> Float[Tensor, "b m d"]:
+        n = x.shape[1]
+        kept = n if kept is None else kept
+        new = Continuation(cache, n, counts, recording=self._recording(x, cache))
+        if not n or (new.counts is not None and not any(new.counts)):
+            return x.new_zeros(len(x), kept, x.shape[-1])
+        if new.counted is not None:
+            # Not a number would come back from every sum over positions, of gradients too.
+            x = x.masked_fill(~new.counted[..., None], 0)
+        y = self.dropout(x + self._positions(new))
+        last = len(self.blocks) - 1
+        mask = new.mask(n) if last or kept == n else None
+        for layer, block in enumerate(self.blocks):
+            if layer == last and kept != n:
+                mask = new.mask(kept)
+            y = block(y, kept if layer == last else n, causal=True, mask=mask, cache=new, layer=layer)
+        new.finish()
+        return self.norm(y)
 
-    def _mask(self, queries: int, n: int, cache: KVCache | None) -> Tensor | None:
-        if cache is not None and cache.lengths is not None:
-            return cache.filled_and_next()
-        keys = n if cache is None else cache.length + n
-        if not self.causal or queries in (0, 1, keys):
-            return None
-        return causal_mask(queries, keys, self.positions.device)
+    def _recording(self, x: Tensor, cache: KVCache) -> bool:
+        """Whether autograd follows what is stored."""
+        if not torch.is_grad_enabled():
+            return False
+        return x.requires_grad or cache.recorded or any(weight.requires_grad for weight in self.parameters())
+
+    def _positions(self, new: Continuation) -> Tensor:
+        if new.start is None:
+            return self.positions[new.reach]
+        return self.positions[new.start : new.end]
 
 
 @remembered
