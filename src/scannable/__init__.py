@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scannable import zoo
+    from scannable.layers.psm import PSMLayer
+    from scannable.layers.psm_state import PSMState
+    from scannable.layers.state import State, join
     from scannable.models.generation import generate
-    from scannable.models.lm import ZooLM
-    from scannable.models.lm_config import ZooConfig
+    from scannable.models.lm import LM
+    from scannable.models.lm_config import LMConfig
     from scannable.models.prefix_scannable import PrefixScannableModel
     from scannable.models.protocol import SequenceModel, StreamState
-    from scannable.models.psm_state import PSMState
-    from scannable.models.stream_batch import StreamBatch, join
     from scannable.models.transformer_psm import TransformerPSM
     from scannable.models.transformer_psm_config import TransformerPSMConfig
     from scannable.nn.loss import sliced_cross_entropy
@@ -26,20 +27,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "LM",
     "BinaryCounter",
     "DualityReport",
+    "LMConfig",
     "ModelFileError",
+    "PSMLayer",
     "PSMState",
     "PrefixScannableModel",
     "ScanState",
     "SequenceModel",
+    "State",
     "StateFileError",
-    "StreamBatch",
     "StreamState",
     "TransformerPSM",
     "TransformerPSMConfig",
-    "ZooConfig",
-    "ZooLM",
     "associativity_defect",
     "configurable",
     "empty",
@@ -60,13 +62,14 @@ __all__ = [
 ]
 
 _HOME = {
+    "scannable.layers.psm": ("PSMLayer",),
+    "scannable.layers.psm_state": ("PSMState",),
+    "scannable.layers.state": ("State", "join"),
     "scannable.models.generation": ("generate",),
-    "scannable.models.lm": ("ZooLM",),
-    "scannable.models.lm_config": ("ZooConfig",),
+    "scannable.models.lm": ("LM",),
+    "scannable.models.lm_config": ("LMConfig",),
     "scannable.models.prefix_scannable": ("PrefixScannableModel",),
     "scannable.models.protocol": ("SequenceModel", "StreamState"),
-    "scannable.models.psm_state": ("PSMState",),
-    "scannable.models.stream_batch": ("StreamBatch", "join"),
     "scannable.models.transformer_psm": ("TransformerPSM",),
     "scannable.models.transformer_psm_config": ("TransformerPSMConfig",),
     "scannable.nn.loss": ("sliced_cross_entropy",),

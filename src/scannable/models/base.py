@@ -31,20 +31,40 @@ class CausalModel(nn.Module, ABC, Generic[S]):
 
     # In parallel.
 
-    def forward(self, tokens: Integer[Tensor, "b n"], *, logits_to_keep: int | None = None) -> Float[Tensor, "b m out"]:
-        """Outputs at every position, or at the last `logits_to_keep` of them, if there are so many."""
+    def forward(
+        self,
+        tokens: Integer[Tensor, "b n"],
+        *,
+        logits_to_keep: int | None = None,
+        lengths: Any = None,
+        starts: Any = None,
+    ) -> Float[Tensor, "b m out"]:
+        """Outputs at every position, or at the last `logits_to_keep` of them, if there are so many.
+
+        With `lengths`, only the first so many positions of each row count; with `starts`, documents are packed in a row,
+        each as if it were alone (places, the same in all rows; a sequence of them for each row; or a mask (b, n)).
+        """
         check_logits_to_keep(logits_to_keep)
-        return self.head(last(self.hidden(tokens), logits_to_keep))
+        return self.head(last(self.hidden(tokens, lengths=lengths, starts=starts), logits_to_keep))
 
     @abstractmethod
-    def hidden(self, tokens: Integer[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+    def hidden(
+        self, tokens: Integer[Tensor, "b n"], *, lengths: Any = None, starts: Any = None
+    ) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head."""
 
     def loss(
-        self, tokens: Integer[Tensor, "b n"], targets: Integer[Tensor, "b n"], *, slice_length: int = 1024
+        self,
+        tokens: Integer[Tensor, "b n"],
+        targets: Integer[Tensor, "b n"],
+        *,
+        slice_length: int = 1024,
+        lengths: Any = None,
+        starts: Any = None,
     ) -> Float[Tensor, ""]:
         """Mean cross-entropy over the targets that are not -100, without ever holding all logits."""
-        return sliced_cross_entropy(self.hidden(tokens), targets, self.head, slice_length=slice_length)
+        hidden = self.hidden(tokens, lengths=lengths, starts=starts)
+        return sliced_cross_entropy(hidden, targets, self.head, slice_length=slice_length)
 
     # Token by token.
 
@@ -53,17 +73,30 @@ class CausalModel(nn.Module, ABC, Generic[S]):
         check_whole("batch_size", batch_size, 1)
         return self._empty(batch_size)
 
+    def extend(
+        self, tokens: Integer[Tensor, "b m"], state: S, *, logits_to_keep: int | None = None, lengths: Any = None
+    ) -> tuple[Float[Tensor, "b k out"], S]:
+        """Consume m tokens in parallel, from any state: outputs as `forward` gives them, and the state after the tokens.
+        Differentiable in the weights and in `state`; with `lengths`, only the first so many tokens of each row.
+        """
+        check_logits_to_keep(logits_to_keep)
+        tokens = checked_tokens(tokens, 2, self.vocab_size)
+        self._check_kind(state)
+        self._check_state(state, tokens.shape[0])
+        hidden, state = self._consume(tokens, state, lengths)
+        return self.head(last(hidden, logits_to_keep)), state
+
     @torch.no_grad()
     def prefill(
-        self, tokens: Integer[Tensor, "b m"], state: S, *, logits_to_keep: int | None = None
+        self, tokens: Integer[Tensor, "b m"], state: S, *, logits_to_keep: int | None = None, lengths: Any = None
     ) -> tuple[Float[Tensor, "b k out"], S]:
-        """Consume m tokens in parallel, from any state. Outputs as `forward` gives them; the state after the tokens."""
-        return self._go_on(tokens, state, logits_to_keep)
+        """`extend` without gradients: it may reuse the state's buffers, so fork first to branch."""
+        return self.extend(tokens, state, logits_to_keep=logits_to_keep, lengths=lengths)
 
     @torch.no_grad()
     def step(self, token: Integer[Tensor, " b"], state: S) -> tuple[Float[Tensor, "b out"], S]:
         """Consume one token."""
-        logits, state = self.prefill(checked_tokens(token, 1, None)[:, None], state)
+        logits, state = self.extend(checked_tokens(token, 1, None)[:, None], state)
         return logits[:, 0], state
 
     def state_nbytes(self, position: int, batch_size: int = 1) -> int:
@@ -71,14 +104,6 @@ class CausalModel(nn.Module, ABC, Generic[S]):
         check_whole("position", position, 0)
         check_whole("batch_size", batch_size, 1)
         return self._nbytes(position, batch_size)
-
-    def _go_on(self, tokens: Tensor, state: S, logits_to_keep: int | None, **options: Any) -> tuple[Tensor, S]:
-        check_logits_to_keep(logits_to_keep)
-        tokens = checked_tokens(tokens, 2, self.vocab_size)
-        self._check_kind(state)
-        self._check_state(state, tokens.shape[0])
-        hidden, state = self._consume(tokens, state, **options)
-        return self.head(last(hidden, logits_to_keep)), state
 
     def _check_kind(self, state: object) -> None:
         if not isinstance(state, self.state_kind):
@@ -98,8 +123,10 @@ class CausalModel(nn.Module, ABC, Generic[S]):
         """
 
     @abstractmethod
-    def _consume(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
-        """The hidden vectors of any number of tokens after a state that was checked, and the state after them."""
+    def _consume(self, tokens: Tensor, state: S, lengths: Any) -> tuple[Tensor, S]:
+        """The hidden vectors of any number of tokens after a state that was checked, and the state after them; with
+        `lengths`, only the first so many tokens of each row count.
+        """
 
     @abstractmethod
     def _nbytes(self, position: int, batch_size: int) -> int:

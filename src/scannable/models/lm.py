@@ -1,121 +1,130 @@
-"""A language model made of one row of the zoo: embedding, pre-norm blocks of the row and an MLP, output layer."""
+"""A language model of any layers: embedding, pre-norm residual blocks of a layer and an MLP, output layer.
+
+GPT, sliding-window attention, Mamba and every other row of the zoo, a stack of prefix-scannable layers, and hybrids of
+them are lines of configuration in this one frame.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from scannable.layers import LAYERS
-from scannable.layers.affine.actions import Scalar
-from scannable.layers.affine.monoid import Affine
 from scannable.layers.affine.recurrence import Mode
-from scannable.layers.layer import LayerState, SequenceLayer, held_bytes
-from scannable.layers.log_linear_state import LogLinearMemory, RowsAtOnePosition
+from scannable.layers.layer import SequenceLayer
+from scannable.layers.state import State, advanced
 from scannable.models.base import CausalModel, check_logits_to_keep, last
-from scannable.models.lm_config import ZooConfig
+from scannable.models.layer_options import LayerOptions
+from scannable.models.lm_config import LMConfig
+from scannable.models.lm_state import LMState
 from scannable.models.tokens import checked_tokens
-from scannable.nn.device import may_look
 from scannable.nn.head import TiedHead
+from scannable.nn.positions import starting_positions
 from scannable.nn.projection import projection
-from scannable.scan import Roots
-from scannable.storage.registry import storable
-
-for kind in (LogLinearMemory, RowsAtOnePosition, Roots, Affine, Scalar):
-    # What the state of log-linear attention is made of.
-    storable(kind)
+from scannable.scan.documents import documents_of
+from scannable.scan.many_streams import on_device, runs
 
 
-@storable
-@dataclass(frozen=True, eq=False)
-class ZooState:
-    """The state of each layer. Nothing is ever written into it, so a fork shares it."""
+class LMBlock(nn.Module):
+    """x + layer(norm(x)), then x + MLP(norm(x)) if there is one."""
 
-    position: int
-    """Tokens consumed; of rows of different lengths, by the longest."""
-    layers: tuple[LayerState, ...] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if type(self.position) is not int or self.position < 0 or not isinstance(self.layers, tuple):
-            raise TypeError(f"no state of a stream: position {self.position!r}, layers {type(self.layers).__name__}")
-
-    def fork(self) -> "ZooState":
-        """An independent stream that goes on from here."""
-        return self
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by all layers."""
-        return sum(held_bytes(layer) for layer in self.layers)
-
-
-class ZooBlock(nn.Module):
-    """x + row(norm(x)), then x + MLP(norm(x)) if there is one."""
-
-    def __init__(self, config: ZooConfig) -> None:
+    def __init__(self, config: LMConfig, options: LayerOptions) -> None:
         super().__init__()
-        row = LAYERS[config.row]
-        self.norm = nn.RMSNorm(config.width, eps=config.eps)
-        try:
-            self.mixer: SequenceLayer = row(config.width, config.heads, **config.options)
-        except TypeError as error:
-            raise ValueError(f"options {config.options!r} do not fit the row {config.row!r}: {error}") from error
+        layer = LAYERS[options.layer]
+        self.norm = norm(config)
+        self.mixer: SequenceLayer = layer(config.width, options.heads or config.heads, **options.arguments())
         self.dropout = nn.Dropout(config.dropout)
-        self.mlp: nn.Sequential | None = None
-        if row.usual_mlp if config.mlp is None else config.mlp:
-            self.mlp = nn.Sequential(
-                nn.RMSNorm(config.width, eps=config.eps),
-                projection(config.width, 4 * config.width, bias=True),
-                nn.GELU("tanh"),
-                projection(4 * config.width, config.width, bias=True),
-            )
+        wanted = config.mlp if options.mlp is None else options.mlp
+        self.mlp_norm: nn.Module | None = None
+        self.mlp: MLP | None = None
+        if layer.usual_mlp if wanted is None else wanted:
+            self.mlp_norm, self.mlp = norm(config), MLP(config)
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], state: LayerState, lengths: Tensor | None, mode: Mode
-    ) -> tuple[Float[Tensor, "b n d"], LayerState]:
+    def forward(self, x: Float[Tensor, "b n d"], *, lengths: Any, starts: Any, mode: Mode) -> Float[Tensor, "b n d"]:
+        """All positions, from nothing."""
+        return self._after(x, self.mixer(self.norm(x), lengths=lengths, starts=starts, mode=mode))
+
+    def extend(
+        self, x: Float[Tensor, "b n d"], state: State, lengths: Any, mode: Mode
+    ) -> tuple[Float[Tensor, "b n d"], State]:
+        """More positions, from a state on."""
         mixed, state = self.mixer.extend(self.norm(x), state, lengths=lengths, mode=mode)
+        return self._after(x, mixed), state
+
+    def _after(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + self.dropout(mixed)
-        return (x if self.mlp is None else x + self.dropout(self.mlp(x))), state
+        return x if self.mlp is None or self.mlp_norm is None else x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
-class ZooLM(CausalModel[ZooState]):
-    """Any row of Table 1 as a causal sequence model, with the protocol that all models here have.
+class MLP(nn.Module):
+    """Four times as wide inside; with SwiGLU, as many parameters."""
 
-        model = ZooLM(ZooConfig(row="mamba", layers=4, width=256, vocab_size=50257))
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.kind: str = config.activation
+        gated = config.activation == "swiglu"
+        inner = -(-8 * config.width // 3) if gated else 4 * config.width
+        self.into = projection(config.width, 2 * inner if gated else inner, bias=True)
+        self.out = projection(inner, config.width, bias=True)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        y = self.into(x)
+        if self.kind == "swiglu":
+            gate, y = y.chunk(2, -1)
+            return self.out(functional.silu(gate) * y)
+        return self.out(functional.gelu(y, approximate="tanh") if self.kind == "gelu" else functional.relu(y).square())
+
+
+def norm(config: LMConfig) -> nn.Module:
+    """The norm that a configuration asks for."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(config.width, eps=config.eps)
+
+
+class LM(CausalModel[LMState]):
+    """Any layers as a causal sequence model, with the protocol that all models here have.
+
+        model = LM(LMConfig(vocab_size=50257, width=256, layers=("mamba", "mamba", "psm", "attention")))
 
     Projections start with variance 1 / fan-in, those that write to the residual stream less by the square root of how
     many there are.
     """
 
-    state_kind: ClassVar[type] = ZooState
+    state_kind: ClassVar[type] = LMState
 
-    def __init__(self, config: ZooConfig) -> None:
+    def __init__(self, config: LMConfig) -> None:
         super().__init__()
-        self.config: ZooConfig = config
+        self.config: LMConfig = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.blocks = nn.ModuleList(ZooBlock(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=config.eps)
+        self.positions: nn.Parameter | None = None
+        self.blocks = nn.ModuleList(LMBlock(config, options) for options in config.options())
+        self.norm = norm(config)
         self.head: nn.Module
         if config.tie_weights:
             nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
             self.head = TiedHead(self.embedding)
         else:
             self.head = projection(config.width, config.out_size or config.vocab_size)
+        if config.positions:
+            start = starting_positions(config.positions, config.width, sinusoids=config.sinusoids)
+            # Of the scale of the embeddings that they are added to.
+            scale = config.width**-0.5 if config.tie_weights else 1.0
+            self.positions = nn.Parameter(start * scale)
         self._scale_residuals()
 
-    def _blocks(self) -> Iterator[ZooBlock]:
-        return (cast(ZooBlock, block) for block in self.blocks)
+    def _blocks(self) -> Iterator[LMBlock]:
+        return (cast(LMBlock, block) for block in self.blocks)
 
     @torch.no_grad()
     def _scale_residuals(self) -> None:
         writers = [
             part
             for block in self._blocks()
-            for part in (getattr(block.mixer, "out", None), None if block.mlp is None else block.mlp[-1])
+            for part in (getattr(block.mixer, "out", None), None if block.mlp is None else block.mlp.out)
             if isinstance(part, nn.Linear)
         ]
         for writer in writers:
@@ -127,67 +136,89 @@ class ZooLM(CausalModel[ZooState]):
         return self.config.vocab_size
 
     def forward(
-        self, tokens: Integer[Tensor, "b n"], *, logits_to_keep: int | None = None, mode: Mode = "chunkwise"
-    ) -> Float[Tensor, "b m out"]:
-        """As for every model; `mode` is which of the three equal ways runs the recurrences."""
-        check_logits_to_keep(logits_to_keep)
-        return self.head(last(self.hidden(tokens, mode=mode), logits_to_keep))
-
-    def hidden(self, tokens: Integer[Tensor, "b n"], *, mode: Mode = "chunkwise") -> Float[Tensor, "b n d"]:
-        """What `forward` gives to the head."""
-        tokens = checked_tokens(tokens, 2, self.vocab_size)
-        layers = tuple(block.mixer.initial_state(tokens.shape[0]) for block in self._blocks())
-        return self._run(tokens, layers, None, mode)[0]
-
-    @torch.no_grad()
-    def prefill(
         self,
-        tokens: Integer[Tensor, "b m"],
-        state: ZooState,
+        tokens: Integer[Tensor, "b n"],
         *,
         logits_to_keep: int | None = None,
-        lengths: Int[Tensor, " b"] | None = None,
-    ) -> tuple[Float[Tensor, "b k out"], ZooState]:
-        """Consume m tokens in parallel, from any state. With `lengths`, only the first so many of each row."""
-        return self._go_on(tokens, state, logits_to_keep, lengths=lengths)
+        lengths: Any = None,
+        starts: Any = None,
+        mode: Mode = "chunkwise",
+    ) -> Float[Tensor, "b m out"]:
+        """As for every model; `mode` is which of the equal ways runs the recurrences."""
+        check_logits_to_keep(logits_to_keep)
+        hidden = self.hidden(tokens, lengths=lengths, starts=starts, mode=mode)
+        return self.head(last(hidden, logits_to_keep))
 
-    def _empty(self, batch_size: int) -> ZooState:
-        return ZooState(0, tuple(block.mixer.initial_state(batch_size) for block in self._blocks()))
+    def hidden(
+        self,
+        tokens: Integer[Tensor, "b n"],
+        *,
+        lengths: Any = None,
+        starts: Any = None,
+        mode: Mode = "chunkwise",
+    ) -> Float[Tensor, "b n d"]:
+        """What `forward` gives to the head."""
+        tokens = checked_tokens(tokens, 2, self.vocab_size)
+        places = self._places(tokens, starts)
+        x = self._embedded(tokens, places)
+        again = self.config.checkpoint and self.training and torch.is_grad_enabled()
+        for block in self._blocks():
+            options: dict[str, Any] = {"lengths": lengths, "starts": starts, "mode": mode}
+            x = checkpoint(block, x, use_reentrant=False, **options) if again else block(x, **options)
+        return self.norm(x)
+
+    def _places(self, tokens: Tensor, starts: Any) -> Tensor | None:
+        """Where each token stands in its document."""
+        if self.positions is None:
+            return None
+        b, n = tokens.shape
+        if starts is None:
+            return torch.arange(n, device=tokens.device).expand(b, n)
+        documents = documents_of(b, n, starts=starts).in_all_rows()
+        places = runs(documents.counts * 0, documents.counts)
+        return on_device(places, tokens.device).view(b, n)
+
+    def _embedded(self, tokens: Tensor, places: Tensor | None) -> Tensor:
+        x = functional.embedding(tokens, self.embedding.weight)
+        if self.positions is None or places is None:
+            return x
+        return x + functional.embedding(places, self.positions)
+
+    def _empty(self, batch_size: int) -> LMState:
+        layers = tuple(block.mixer.initial_state(batch_size) for block in self._blocks())
+        return LMState((0,) * batch_size, layers)
 
     def _nbytes(self, position: int, batch_size: int) -> int:
-        """For an affine row it does not depend on the position."""
         return sum(block.mixer.state_nbytes(position, batch_size) for block in self._blocks())
 
-    def _check_state(self, state: ZooState, rows: int) -> None:
+    def _check_state(self, state: LMState, rows: int) -> None:
         if len(state.layers) != len(self.blocks):
             raise ValueError(
                 f"the state has {len(state.layers)} layers, this model {len(self.blocks)}; another model made it"
             )
         for block, layer in zip(self._blocks(), state.layers, strict=True):
             block.mixer.check_state(layer, rows)
-            block.mixer.check_position(layer, state.position)
+            if layer.positions != state.positions:
+                raise ValueError(
+                    f"the state is at {state.positions}, but one of its layers at {layer.positions}; another stream "
+                    "made it"
+                )
 
-    def _consume(
-        self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None
-    ) -> tuple[Float[Tensor, "b m d"], ZooState]:
-        """One token is O(1) work for an affine row, whatever came before."""
-        hidden, layers = self._run(tokens, state.layers, lengths, "step" if tokens.shape[1] == 1 else "chunkwise")
-        # A look elsewhere would wait for the device; the longest row is taken to fill the batch there.
-        look = lengths is not None and may_look(torch.as_tensor(lengths))
-        consumed = int(torch.as_tensor(lengths).max()) if look else tokens.shape[1]
-        return hidden, ZooState(state.position + consumed, layers)
-
-    def _run(
-        self, tokens: Tensor, layers: tuple[LayerState, ...], lengths: Tensor | None, mode: Mode
-    ) -> tuple[Tensor, tuple[LayerState, ...]]:
-        x = functional.embedding(tokens, self.embedding.weight)
-        after: list[LayerState] = []
-        again = self.config.checkpoint and self.training and torch.is_grad_enabled()
-        for block, state in zip(self._blocks(), layers, strict=True):
-            x, state = (
-                checkpoint(block, x, state, lengths, mode, use_reentrant=False)
-                if again
-                else block(x, state, lengths, mode)
+    def _consume(self, tokens: Tensor, state: LMState, lengths: Any) -> tuple[Float[Tensor, "b m d"], LMState]:
+        m = tokens.shape[1]
+        mode: Mode = "step" if m == 1 else "chunkwise"
+        places = None
+        if self.positions is not None:
+            places = torch.tensor(state.positions, device=tokens.device)[:, None] + torch.arange(
+                m, device=tokens.device
             )
-            after.append(state)
-        return self.norm(x), tuple(after)
+            furthest = max(advanced(state.positions, m, lengths), default=0)
+            if furthest > len(self.positions):
+                raise ValueError(f"{furthest} positions, but only {len(self.positions)} are learned; use a new state")
+            places = places.clamp(max=len(self.positions) - 1)
+        x = self._embedded(tokens, places)
+        after: list[State] = []
+        for block, layer in zip(self._blocks(), state.layers, strict=True):
+            x, layer = block.extend(x, layer, lengths, mode)
+            after.append(layer)
+        return self.norm(x), LMState(advanced(state.positions, m, lengths), tuple(after))

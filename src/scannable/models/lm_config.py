@@ -1,54 +1,70 @@
-"""The knobs of a `ZooLM`."""
+"""The knobs of an `LM`: a stack of any layers."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from scannable.layers import LAYERS
 from scannable.models.config_checks import (
+    check_choice,
     check_dropout,
     check_number,
     check_outputs,
     check_sizes,
     check_switches,
 )
+from scannable.models.layer_options import OPTIONS, LayerOptions
 from scannable.storage.registry import register_model
 
 
 @dataclass(frozen=True)
-class ZooConfig:
-    """The knobs of a `ZooLM`."""
+class LMConfig:
+    """The knobs of an `LM`."""
 
     vocab_size: int
-    row: str = "gla"
-    """Which row of the zoo; `scannable.zoo.LAYERS` has them all."""
-    layers: int = 4
+    layers: tuple[str | LayerOptions, ...] = ("gla",) * 4
+    """One for each block: a name takes the layer's defaults, an object of `models.layer_options` says more."""
     width: int = 256
     heads: int = 4
     mlp: bool | None = None
-    """Whether an MLP of four times the width follows the row in each block; by default if the row's authors have it."""
+    """Whether an MLP of four times the width follows the layer in each block; by default if its authors have it."""
+    activation: Literal["gelu", "swiglu", "relu2"] = "gelu"
+    """Of the MLPs; SwiGLU has as many parameters as the others."""
+    norm: Literal["rms", "layer"] = "rms"
+    """Before every layer and MLP, and before the output."""
+    positions: int = 0
+    """Learned positions up to this length are added to the embedding; 0 for none, and no limit."""
+    sinusoids: bool = False
+    """Start them as sinusoids instead of noise."""
     out_size: int | None = None
     """Outputs a position, for tasks that are not language modelling; the vocabulary, unless told."""
     tie_weights: bool = False
     """Use the embedding as the output layer; needs outputs that are the vocabulary."""
     dropout: float = 0.0
     eps: float = 1e-5
-    """Of the norms between the blocks."""
+    """Of the norms."""
     checkpoint: bool = False
     """Keep no activations of the blocks for backward; compute each of them twice."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of the row's layer, such as state_size for Mamba."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, "layers", "width", "heads")
+        check_sizes(self, "width", "heads")
         check_outputs(self)
-        check_switches(self, "mlp", "checkpoint")
+        check_switches(self, "mlp", "checkpoint", "sinusoids")
         check_dropout(self)
         check_number(self, "eps", lambda eps: eps > 0, "be above 0")
-        # A tuple of names: to look a layer up in the mapping would import it, and torch with it.
-        if self.row not in tuple(LAYERS):
-            raise ValueError(f"row={self.row!r} is none of {', '.join(LAYERS)}")
-        if type(self.options) is not dict:
-            raise ValueError(f"options={self.options!r} must be a dict of further arguments of the row's layer")
+        check_choice(self, "activation", "gelu", "swiglu", "relu2")
+        check_choice(self, "norm", "rms", "layer")
+        if type(self.positions) is not int or self.positions < 0:
+            raise ValueError(f"positions={self.positions!r} must be a whole number of at least 0")
+        if isinstance(self.layers, list):
+            object.__setattr__(self, "layers", tuple(self.layers))
+        if not isinstance(self.layers, tuple) or not self.layers:
+            raise ValueError(f"layers={self.layers!r} must name at least one layer")
+        for layer in self.layers:
+            if not isinstance(layer, LayerOptions) and layer not in OPTIONS:
+                raise ValueError(f"layers={self.layers!r}: {layer!r} is none of {', '.join(OPTIONS)}")
+
+    def options(self) -> tuple[LayerOptions, ...]:
+        """What each layer is, spelled out."""
+        return tuple(layer if isinstance(layer, LayerOptions) else OPTIONS[layer]() for layer in self.layers)
 
 
-register_model("scannable.models.lm:ZooLM", ZooConfig)
+register_model("scannable.models.lm:LM", LMConfig)

@@ -35,6 +35,7 @@ class TransformerPSM(PrefixScannableModel):
             nn.Parameter(torch.randn(config.chunk_length, config.width)),
             config.chunk_length,
             head=head,
+            recent=getattr(config, "recent", 0),
             literal_identity=config.literal_identity,
             checkpoint=config.checkpoint,
         )
@@ -60,4 +61,4 @@ class TransformerPSM(PrefixScannableModel):
                 f"start_agg_from_inf needs an Agg with the layers and heads of Inf, {ours}, but it has {theirs}"
             )
         agg.transformer.load_state_dict(inf.transformer.state_dict())
-        return [f"agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]
+        return [f"layer.agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]

@@ -124,6 +124,14 @@ class KVCache:
         """On another device, or in another dtype; the same tensors where nothing changes."""
         return self._map(lambda one: one.to(*args, **kwargs))
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "KVCache":
+        """The same with `function` of every tensor."""
+        return self._map(function)
+
+    def tensors(self) -> list[Tensor]:
+        """All that it holds."""
+        return self._tensors()
+
     def make_room(self, capacity: int) -> None:
         """Move everything into larger buffers, if there are fewer than `capacity` places."""
         more = capacity - self.capacity

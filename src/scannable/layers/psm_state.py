@@ -1,0 +1,159 @@
+"""The state of a prefix-scannable layer between positions (Alg. 4): rows that may each be somewhere else."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scannable.layers import row_trees
+from scannable.layers.state import State, checked_rows
+from scannable.scan import ScanState
+from scannable.scan.tree import flatten
+
+HALF_WRITTEN = (-1,)
+"""In place of positions while buffers are being written."""
+
+
+@dataclass
+class ChunkBuffers:
+    """What the chunks in progress hold, in buffers that are reused from chunk to chunk. Rows are the first axis."""
+
+    chunk: Any
+    """The vectors of each row's chunk in progress, (b, c, ...)."""
+    recent: Any
+    """The vectors of the last whole chunks of each row, (b, recent * c, ...); the identity before the first."""
+    cache: Any
+    """What an Inf that reads a chunk piece by piece keeps of it; None for one that cannot."""
+    written: tuple[int, ...]
+    """The positions when the buffers were last written: a state that is elsewhere must not use them."""
+
+    def at(self, positions: tuple[int, ...]) -> "ChunkBuffers":
+        """These buffers, if they are what a state at `positions` left."""
+        if self.written == HALF_WRITTEN:
+            raise ValueError(
+                "a step from this state was interrupted, and left it half written; go back to a fork of it"
+            )
+        if self.written != positions:
+            raise ValueError(
+                f"this state is at {_shown(positions)}, but its buffers have gone on to {_shown(self.written)}; use the "
+                "state that extend, prefill or step returned, and fork() before you branch"
+            )
+        return self
+
+    def tensors(self) -> Iterator[Tensor]:
+        for part in (self.chunk, self.recent, self.cache):
+            if part is not None:
+                yield from row_trees.tensors(part)
+
+    def change(self, function: Callable[[Any], Any], written: tuple[int, ...]) -> "ChunkBuffers":
+        """`function` of the chunks, the recent ones and the cache, where there are any."""
+        parts = (None if part is None else function(part) for part in (self.chunk, self.recent, self.cache))
+        return ChunkBuffers(*parts, written)
+
+
+def _shown(positions: tuple[int, ...]) -> str:
+    return f"position {positions[0]}" if len(set(positions)) == 1 else f"positions {positions}"
+
+
+@dataclass(frozen=True, eq=False)
+class PSMState(State):
+    """Roots and folds of finished chunks, and the chunks in progress.
+
+    Under `no_grad` the buffers of the chunks in progress are written and handed on; `fork()` copies them, and shares
+    the roots.
+    """
+
+    positions: tuple[int, ...]
+    scans: tuple[ScanState[Any], ...] = field(repr=False)
+    """One for all rows, if they are at one position; otherwise one for each. Its elements have the axis of rows."""
+    buffers: ChunkBuffers = field(repr=False)
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.positions, tuple) and all(type(p) is int and p >= 0 for p in self.positions)
+        if not whole or not isinstance(self.scans, tuple) or not isinstance(self.buffers, ChunkBuffers):
+            raise TypeError(f"no state of a stream: positions {self.positions!r}, scans {type(self.scans).__name__}")
+        if len(self.scans) not in (1, len(self.positions)) or not all(isinstance(s, ScanState) for s in self.scans):
+            raise TypeError(
+                f"{len(self.scans)} scans for {len(self.positions)} rows; expected one for all, or for each"
+            )
+
+    def current_buffers(self) -> ChunkBuffers:
+        """The buffers, unless another branch has gone on with them."""
+        return self.buffers.at(self.positions)
+
+    def tensors(self) -> Iterator[Tensor]:
+        for scan in self.scans:
+            for held in (*scan.roots.values(), *scan.folds.values()):
+                yield from flatten(held)[0]
+        yield from self.buffers.tensors()
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "PSMState":
+        once: dict[int, Tensor] = {}
+
+        def mapped(tensor: Tensor) -> Tensor:
+            if id(tensor) not in once:
+                once[id(tensor)] = function(tensor)
+            return once[id(tensor)]
+
+        buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, mapped), self.positions)
+        return PSMState(self.positions, tuple(scan.map(mapped) for scan in self.scans), buffers)
+
+    def to(self, target: torch.device | torch.dtype | str) -> "PSMState":
+        moved = super().to(target)
+        # The identity is no part of what a stream holds, but must be where the roots are.
+        return replace(moved, scans=tuple(replace(s, identity=s.to(target).identity) for s in moved.scans))
+
+    def fork(self) -> "PSMState":
+        buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, Tensor.clone), self.positions)
+        return replace(self, buffers=buffers)
+
+    def select(self, rows: Sequence[int]) -> "PSMState":
+        rows = checked_rows(rows, self.batch_size)
+        positions = tuple(self.positions[row] for row in rows)
+        buffers = self.current_buffers().change(lambda part: row_trees.take(part, rows), positions)
+        if len(self.scans) == 1:
+            scans = (_rows_of(self.scans[0], rows),)
+        else:
+            scans = tuple(self.scans[row] for row in rows)
+        return PSMState(positions, scans, buffers)
+
+    @classmethod
+    def joined(cls, states: Sequence["PSMState"]) -> "PSMState":
+        positions = tuple(p for state in states for p in state.positions)
+        parts = [state.current_buffers() for state in states]
+        together = ChunkBuffers(
+            *(
+                None if getattr(parts[0], name) is None else row_trees.cat([getattr(part, name) for part in parts])
+                for name in ("chunk", "recent", "cache")
+            ),
+            positions,
+        )
+        scans = tuple(scan for state in states for scan in state.each_row().scans)
+        return PSMState(positions, scans, together).grouped()
+
+    def each_row(self) -> "PSMState":
+        """The same with a scan for each row."""
+        if len(self.scans) == self.batch_size:
+            return self
+        return replace(self, scans=tuple(_rows_of(self.scans[0], [row]) for row in range(self.batch_size)))
+
+    def grouped(self) -> "PSMState":
+        """The same with one scan for all rows, if they are at one position."""
+        if len(self.scans) == 1 or len(set(self.positions)) > 1:
+            return self
+        first = self.scans[0]
+
+        def stacked(what: str) -> dict[int, Any]:
+            held = [getattr(scan, what) for scan in self.scans]
+            return {k: row_trees.cat([values[k] for values in held]) for k in held[0]}
+
+        roots = stacked("roots")
+        folds = {k: roots[k] if first.folds[k] is first.roots[k] else x for k, x in stacked("folds").items()}
+        return replace(self, scans=(first.advanced(first.position, roots, folds),))
+
+
+def _rows_of(scan: ScanState[Any], rows: Sequence[int]) -> ScanState[Any]:
+    # A view of some rows would keep the others alive.
+    return scan.map(lambda leaf: leaf[torch.tensor(list(rows), device=leaf.device)])

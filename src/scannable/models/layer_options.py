@@ -1,0 +1,215 @@
+"""What can be chosen of each layer in a stack: a frozen configuration for each; the field names are the layers' own."""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from scannable.storage.checked_fields import check_fields
+from scannable.storage.registry import configurable
+
+OPTIONS: "dict[str, type[LayerOptions]]" = {}
+"""The options of each layer, by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions:
+    """What every layer has."""
+
+    layer: ClassVar[str]
+
+    heads: int | None = None
+    """Where they are not those of the model."""
+    mlp: bool | None = None
+    """Whether an MLP follows the layer in its block; None: as the model says, or else as the layer's authors have it."""
+
+    def __init_subclass__(cls) -> None:
+        OPTIONS[cls.layer] = cls
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def arguments(self) -> dict[str, Any]:
+        """Further arguments of the layer's class."""
+        common = {field.name for field in fields(LayerOptions)}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class LinearAttentionOptions(LayerOptions):
+    """Of `scannable.zoo.LinearAttention`."""
+
+    layer: ClassVar[str] = "linear_attention"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class DeltaNetOptions(LayerOptions):
+    """Of `scannable.zoo.DeltaNet`."""
+
+    layer: ClassVar[str] = "deltanet"
+
+    negative_eigenvalues: bool = False
+    """Let a key flip what it recalls: eigenvalues down to -1."""
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaNetOptions(LayerOptions):
+    """Of `scannable.zoo.GatedDeltaNet`."""
+
+    layer: ClassVar[str] = "gated_deltanet"
+
+    negative_eigenvalues: bool = False
+    """Let a key flip what it recalls: eigenvalues down to -1."""
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class DeltaProductOptions(LayerOptions):
+    """Of `scannable.zoo.DeltaProduct`."""
+
+    layer: ClassVar[str] = "deltaproduct"
+
+    steps_per_token: int = 2
+    """Householder steps a token."""
+    negative_eigenvalues: bool = True
+    """Reflections, not projections only."""
+    gated: bool = False
+    """A decay, once a token."""
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class RetNetOptions(LayerOptions):
+    """Of `scannable.zoo.RetNet`."""
+
+    layer: ClassVar[str] = "retnet"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class MLSTMOptions(LayerOptions):
+    """Of `scannable.zoo.MLSTM`."""
+
+    layer: ClassVar[str] = "mlstm"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class GatedRFAOptions(LayerOptions):
+    """Of `scannable.zoo.GatedRFA`."""
+
+    layer: ClassVar[str] = "gated_rfa"
+
+    features: int | None = None
+    """Random features a head; None: the head's size."""
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class S4Options(LayerOptions):
+    """Of `scannable.zoo.S4`."""
+
+    layer: ClassVar[str] = "s4"
+
+    state_size: int = 64
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class S6Options(LayerOptions):
+    """Of `scannable.zoo.S6`."""
+
+    layer: ClassVar[str] = "s6"
+
+    state_size: int = 16
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class MambaOptions(LayerOptions):
+    """Of `scannable.zoo.Mamba`."""
+
+    layer: ClassVar[str] = "mamba"
+
+    state_size: int = 16
+    expand: int = 2
+    """Width inside over width outside."""
+    step_rank: int | None = None
+    """Rank of the step sizes; None: width / 16."""
+    convolution: int = 4
+    convolution_bias: bool = True
+    bias: bool = False
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class GLAOptions(LayerOptions):
+    """Of `scannable.zoo.GLA`."""
+
+    layer: ClassVar[str] = "gla"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class DenseLTIOptions(LayerOptions):
+    """Of `scannable.zoo.DenseLTI`."""
+
+    layer: ClassVar[str] = "lti"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Options(LayerOptions):
+    """Of `scannable.zoo.Mamba2`."""
+
+    layer: ClassVar[str] = "mamba2"
+
+    state_size: int = 128
+    expand: int = 2
+    """Width inside over width outside."""
+    groups: int = 1
+    convolution: int = 4
+    convolution_bias: bool = True
+    bias: bool = False
+    eps: float = 1e-5
+    step_size_limits: tuple[float, float] = (0.0, float("inf"))
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class RWKV7Options(LayerOptions):
+    """Of `scannable.zoo.RWKV7`."""
+
+    layer: ClassVar[str] = "rwkv7"
+
+    rank: int = 32
+    """Of its low-rank maps."""
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class GatedRNNOptions(LayerOptions):
+    """Of `scannable.zoo.GatedRNN`."""
+
+    layer: ClassVar[str] = "gated_rnn"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class LogLinearAttentionOptions(LayerOptions):
+    """Of `scannable.zoo.LogLinearAttention`."""
+
+    layer: ClassVar[str] = "log_linear"
+
+    levels: int = 20
+    """Weights a head; levels beyond share the last."""
+    chunk: int = 64
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class LSTMOptions(LayerOptions):
+    """Of `scannable.zoo.LSTM`."""
+
+    layer: ClassVar[str] = "lstm"
