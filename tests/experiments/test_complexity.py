@@ -39,7 +39,9 @@ def subjects() -> dict[str, complexity.Subject]:
     return {subject.name: subject for subject in complexity.subjects(SMOKE)}
 
 
-@pytest.mark.parametrize("name", ["transformer", "transformer_psm", "gla", "deltanet", "log_linear", "lstm"])
+@pytest.mark.parametrize(
+    "name", ["transformer", "transformer_psm", "gla", "deltanet", "deltaproduct", "log_linear", "lstm"]
+)
 def test_the_measured_class_is_the_claimed_one(name: str, subjects: dict[str, complexity.Subject]) -> None:
     subject = subjects[name]
     fit = complexity.fit(subject, complexity.measure(subject, SMOKE.lengths, SMOKE.steps))

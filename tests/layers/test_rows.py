@@ -264,7 +264,7 @@ def test_gradients_go_through_the_state_alone(name: str) -> None:
     assert torch.autograd.gradcheck(function, inputs)
 
 
-@pytest.mark.parametrize("name", ["linear_attention", "gated_deltanet", "gla", "mamba2"])
+@pytest.mark.parametrize("name", ["linear_attention", "gated_deltanet", "deltaproduct", "gla", "mamba2"])
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("shapes_unchecked")
 def test_a_compiled_layer_trains_alike(name: str) -> None:

@@ -20,6 +20,7 @@ def before_each(levels: list[LevelRoots[Tensor]], t: int, m: int) -> dict[int, d
     """The counter's roots by level, at every place."""
     found = {place: dict[int, Tensor]() for place in range(t, t + m)}
     for roots in levels:
+        assert roots.first % 2 == 0  # right nodes are merged at once
         for here, index in zip(*roots.before(range(t, t + m)), strict=True):
             found[t + int(here)][roots.level] = roots.nodes[index]
     return found
