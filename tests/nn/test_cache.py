@@ -9,16 +9,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from scannable.nn import Continuation, KVCache, Transformer
+from scannable.nn import BlockConfig, Continuation, KVCache, Transformer
 
 WINDOW, WIDTH = 12, 8
 Turns = list[list[int]]
 """How many positions each row reads, call by call."""
 
 
-def make(window: int = WINDOW, layers: int = 2) -> Transformer:
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "rotary": {"positions": "rotary"},
+    "no positions": {"positions": "none"},
+    "rms": {"norm": "rms"},
+    "swiglu": {"mlp": "swiglu"},
+    "relu2": {"mlp": "relu2"},
+    "qk_norm": {"qk_norm": True},
+    "convolution": {"convolution": 3},
+    "all": {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "qk_norm": True, "convolution": 4},
+}
+every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+
+
+def make(window: int = WINDOW, layers: int = 2, **options: Any) -> Transformer:
     torch.manual_seed(0)
-    return Transformer(width=WIDTH, layers=layers, heads=2, window=window, causal=True).double()
+    block = BlockConfig(**options)
+    model = Transformer(width=WIDTH, layers=layers, heads=2, window=window, causal=True, block=block).double()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            # Not what it starts as, which may hide that it is not used.
+            weight.add_(0.1 * torch.randn_like(weight) if weight.ndim == 1 or "positions" in name else 0)
+    return model
 
 
 def rows_of(*lengths: int) -> list[Tensor]:
@@ -62,10 +82,11 @@ def gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tenso
     return list(torch.autograd.grad(weighted.sum(), inputs, materialize_grads=True))
 
 
-@settings(max_examples=60, deadline=None)
-@given(turns_of(3, WINDOW))
-def test_any_pieces_of_any_rows_are_the_whole_windows_with_all_gradients(turns: Turns) -> None:
-    model = make()
+@every_option
+@settings(max_examples=25, deadline=None)
+@given(turns=turns_of(3, WINDOW))
+def test_any_pieces_of_any_rows_are_the_whole_windows_with_all_gradients(options: Any, turns: Turns) -> None:
+    model = make(**options)
     lengths = [sum(each) for each in zip(*turns, strict=True)]
     rows = rows_of(*lengths)
     outputs = read(model, rows, turns, model.new_cache(3))
@@ -82,14 +103,59 @@ def test_any_pieces_of_any_rows_are_the_whole_windows_with_all_gradients(turns: 
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
+@every_option
 @pytest.mark.parametrize("window", [1, 7, 63, 65])
-def test_windows_of_awkward_lengths(window: int) -> None:
-    model, rows = make(window), rows_of(window, window // 2)
+def test_windows_of_awkward_lengths(options: Any, window: int) -> None:
+    model, rows = make(window, **options), rows_of(window, window // 2)
     turns = [[min(1, window // 2)] * 2, [window // 2, 0], [0, 0]]
     turns[2] = [window - sum(turn[0] for turn in turns), window // 2 - turns[0][1]]
     outputs = read(model, rows, turns, model.new_cache(2))
     for mine, row in zip(outputs, rows, strict=True):
         torch.testing.assert_close(mine, model(row[None])[0] if len(row) else row, rtol=1e-10, atol=1e-10)
+
+
+@every_option
+@pytest.mark.parametrize("kept", [0, 1, 3, 7])
+@pytest.mark.parametrize("split", [(7,), (3, 4), (6, 1)])
+def test_positions_that_are_not_kept_are_still_carried(options: Any, kept: int, split: tuple[int, ...]) -> None:
+    model, (row,) = make(**options), rows_of(12)
+    cache = model.new_cache(1)
+    truth = model(row[None])
+    last = row[None, :0]
+    for piece in row[None, :7].split(split, 1):
+        last = model(piece, cache=cache, kept=min(kept, piece.shape[1]))
+    torch.testing.assert_close(last, truth[:, 7 - last.shape[1] : 7], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model(row[None, 7:], cache=cache), truth[:, 7:], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(model(row[None], kept=kept), truth[:, 12 - kept :], rtol=1e-10, atol=1e-10)
+
+
+@every_option
+@settings(max_examples=15, deadline=None)
+@given(turns=turns_of(2, WINDOW - 3))
+def test_a_memory_in_a_cache_is_the_memory_of_a_window(options: Any, turns: Turns) -> None:
+    model = make(**options)
+    lengths = [sum(each) for each in zip(*turns, strict=True)]
+    memory, rows = torch.stack(rows_of(3, 3)), rows_of(*lengths)
+    cache = model.new_cache(2)
+    model.remember(memory, cache)
+    at = [0, 0]
+    outputs = [list[Tensor]() for _ in rows]
+    for counts in turns:
+        padded = torch.full((2, max(counts), WIDTH), float("nan"), dtype=torch.float64)
+        for i, count in enumerate(counts):
+            padded[i, :count] = rows[i][at[i] : at[i] + count]
+        y = model(padded, cache=cache, counts=counts)
+        for i, count in enumerate(counts):
+            outputs[i].append(y[i, :count])
+            at[i] += count
+    found = [torch.cat(each) for each in outputs]
+    truth = [model(row[None], memory=memory[i : i + 1])[0] if len(row) else row for i, row in enumerate(rows)]
+    for mine, theirs in zip(found, truth, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+    if any(lengths):
+        inputs = [memory, *rows, *model.parameters()]
+        for mine, theirs in zip(gradients(found, inputs), gradients(truth, inputs), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
 def test_while_autograd_records_an_older_branch_keeps_its_values() -> None:
@@ -164,9 +230,10 @@ def test_frozen_weights_decode_in_place_without_no_grad() -> None:
     assert cache.keys[0].data_ptr() == place and not cache.recorded
 
 
+@every_option
 @pytest.mark.parametrize("recording", [False, True])
-def test_rows_are_taken_put_and_joined(recording: bool) -> None:
-    model, rows = make(), rows_of(5, 3, 8)
+def test_rows_are_taken_put_and_joined(recording: bool, options: Any) -> None:
+    model, rows = make(**options), rows_of(5, 3, 8)
     with torch.set_grad_enabled(recording):
         alone = [model.new_cache(1) for _ in rows]
         for row, cache in zip(rows, alone, strict=True):

@@ -91,6 +91,8 @@ def test_lengths_from_100_to_1000_need_four_graphs(graphs: Graphs) -> None:
         {"dropout": 0.1, "state_noise": 0.2, "unit_states": True},
         {"checkpoint": True},
         {"agg_causal": True, "literal_identity": True},
+        {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "qk_norm": True, "convolution": 3},
+        {"prefix": "memory"},
     ],
     ids=str,
 )

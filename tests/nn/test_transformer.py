@@ -43,6 +43,7 @@ def test_it_is_gpt2() -> None:
         vocab_size=1, n_positions=12, n_embd=16, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
     )
     theirs = GPT2Model(config).double().eval()
+    assert ours.positions is not None
     weights = {"wte.weight": theirs.wte.weight.detach(), "wpe.weight": ours.positions.detach()}
     names = {
         "attention_norm": "ln_1",

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer
 from scannable.nn.block import Attention, Block, Memory, initialise
 from scannable.nn.positions import starting_positions
+from scannable.nn.rotary import Rotation
 from scannable.storage.registry import register_model, storable
 
 
@@ -158,9 +159,11 @@ class WindowAttention(Attention):
         mask: Tensor | None,
         cache: Memory | None,
         layer: int,
+        rotation: Rotation | None = None,
+        before: tuple[Tensor, Tensor] | None = None,
     ) -> Float[Tensor, "b m d"]:
         """What the last `kept` positions gather; the window is the mask, there can be no other."""
-        if mask is not None or not causal:
+        if mask is not None or not causal or rotation is not None or before is not None:
             raise ValueError("attention over a window is causal and has a mask of its own")
         keys, values = (self._heads(half) for half in self.key_value(x).chunk(2, -1))
         if cache is not None:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from scannable.nn.block_config import MLP, BlockConfig, Norm, Positions
 from scannable.nn.cache import KVCache
 from scannable.nn.transformer import Transformer
 
@@ -39,6 +40,25 @@ class Choices(Protocol):
     def state_noise(self) -> float: ...
     @property
     def unit_states(self) -> bool: ...
+    @property
+    def positions(self) -> Positions: ...
+    @property
+    def norm(self) -> Norm: ...
+    @property
+    def mlp(self) -> MLP: ...
+    @property
+    def qk_norm(self) -> bool: ...
+    @property
+    def convolution(self) -> int: ...
+    @property
+    def prefix(self) -> Literal["carried", "memory"]: ...
+    @property
+    def recent(self) -> int: ...
+
+
+def block_of(config: Choices) -> BlockConfig:
+    """The blocks of Agg and Inf."""
+    return BlockConfig(config.positions, config.norm, config.mlp, config.qk_norm, config.convolution)
 
 
 class TransformerAgg(nn.Module):
@@ -63,6 +83,7 @@ class TransformerAgg(nn.Module):
             causal=config.agg_causal,
             dropout=config.dropout,
             sinusoids=config.sinusoids,
+            block=block_of(config),
         )
         self.projection: nn.Linear | None = None
         if config.compress == "projection":
@@ -97,6 +118,10 @@ class TransformerAgg(nn.Module):
 class TransformerInf(nn.Module):
     """Inf(s, x) = RH(GPT_c([s | x])): causal, so output j sees the prefix and tokens 0 to j of its chunk.
 
+    With `recent` = k the window has the k chunks before the last one too, each as it was: [s | x_(i-k) | ... | x_i].
+    With a prefix that is a memory, s gives keys and values to every layer as it is, and only the chunks are carried
+    through the layers, which is half of the work.
+
     A chunk may be read piece by piece, many chunks beside each other and each as far as it is:
 
         cache = inf.begin(prefix)                            # every row has read its prefix
@@ -105,18 +130,26 @@ class TransformerInf(nn.Module):
 
     def __init__(self, config: Choices) -> None:
         super().__init__()
+        self.before: int = config.recent * config.chunk_length
+        """Positions of recent chunks."""
+        self.memory: bool = config.prefix == "memory"
         self.transformer = Transformer(
             width=config.width,
             layers=config.inf_layers,
             heads=config.heads,
-            window=2 * config.chunk_length,
+            window=(2 + config.recent) * config.chunk_length,
             causal=True,
             dropout=config.dropout,
             sinusoids=config.sinusoids,
+            block=block_of(config),
         )
 
-    def forward(self, prefix: Float[Tensor, "*b c d"], x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b c d"]:
-        return self.transformer(torch.cat((prefix, x), -2), kept=x.shape[-2])
+    def forward(self, prefix: Float[Tensor, "*b c d"], x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m d"]:
+        """The outputs of the last chunk; `x` has the recent chunks in front of it."""
+        kept = x.shape[-2] - self.before
+        if self.memory:
+            return self.transformer(x, kept=kept, memory=prefix)
+        return self.transformer(torch.cat((prefix, x), -2), kept=kept)
 
     def begin(
         self,
@@ -128,13 +161,18 @@ class TransformerInf(nn.Module):
 
         `reuse` is a cache that nobody needs any more. Where autograd does not record, its buffers are overwritten.
         """
-        window = prefix if recent is None else torch.cat((prefix, recent), 1)
-        if reuse is not None and reuse.batch_size == len(window) and not torch.is_grad_enabled():
+        if reuse is not None and reuse.batch_size == len(prefix) and not torch.is_grad_enabled():
             cache = reuse
             cache.rewind()
         else:
-            cache = self.transformer.new_cache(len(window))
-        self.transformer(window, kept=0, cache=cache)
+            cache = self.transformer.new_cache(len(prefix))
+        if self.memory:
+            self.transformer.remember(prefix, cache)
+            carried = recent
+        else:
+            carried = prefix if recent is None else torch.cat((prefix, recent), 1)
+        if carried is not None:
+            self.transformer(carried, kept=0, cache=cache)
         return cache
 
     def read(

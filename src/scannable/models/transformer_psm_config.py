@@ -12,6 +12,7 @@ from scannable.models.config_checks import (
     check_sizes,
     check_switches,
 )
+from scannable.nn.block_config import MLP, Norm, Positions, check_block, check_rotary
 from scannable.storage.registry import register_model
 
 
@@ -51,6 +52,23 @@ class TransformerPSMConfig:
     unit_states: bool = False
     """Bring what Agg returns to a mean square of 1, the size of what it reads first. Otherwise the gain of its last
     LayerNorm may grow, and with it the share of a state, errors included, that goes through Agg unchanged."""
+    positions: Positions = "learned"
+    """Of Agg and Inf, counted from the start of their windows: a learned vector for each place, rotated queries and
+    keys, or none, where only the causal mask tells places apart."""
+    norm: Norm = "layer"
+    """LayerNorm or RMSNorm."""
+    mlp: MLP = "gelu"
+    """GELU of four times the width, SwiGLU of about as many parameters, or a squared ReLU."""
+    qk_norm: bool = False
+    """Bring queries and keys to a mean square of 1, with a learned gain for each head."""
+    convolution: int = 0
+    """Positions that the short causal convolutions of Canon layers look at (arXiv 2512.17351, where it is 4); 0 for
+    none."""
+    prefix: Literal["carried", "memory"] = "carried"
+    """How Inf sees its prefix: carried through all layers beside the chunk, or as keys and values that every layer
+    makes of it as it is, which is half of Inf's work."""
+    recent: int = 0
+    """How many whole chunks before its own Inf sees beside the prefix, which then ends before them."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "chunk_length", "agg_layers", "inf_layers", "heads", "agg_heads")
@@ -61,6 +79,17 @@ class TransformerPSMConfig:
         check_dropout(self)
         check_number(self, "state_noise", lambda noise: noise >= 0, "be 0 or above")
         check_choice(self, "compress", "right_half", "projection")
+        check_choice(self, "prefix", "carried", "memory")
+        check_block(self)
+        for name, heads in (("heads", self.heads), ("agg_heads", self.agg_heads or self.heads)):
+            check_rotary(self.positions, self.width, heads, name)
+        if self.sinusoids and self.positions != "learned":
+            raise ValueError(
+                f"sinusoids=True needs learned positions to start so, but positions={self.positions!r}; drop one of "
+                "the two"
+            )
+        if type(self.recent) is not int or self.recent < 0:
+            raise ValueError(f"recent={self.recent!r} must be a whole number of chunks, 0 or above")
 
 
 register_model("scannable.models.transformer_psm:TransformerPSM", TransformerPSMConfig)

@@ -20,7 +20,7 @@ class KVCache:
     keys: list[Float[Tensor, "b h capacity size"]]
     values: list[Float[Tensor, "b h capacity size"]]
     lengths: tuple[int, ...]
-    inputs: list[Float[Tensor, "b before channels"]] = field(default_factory=list)
+    inputs: list[Float[Tensor, "b before _"]] = field(default_factory=list)
     """What short convolutions still look at: the inputs of each at the last positions of each row, zeros before the
     window began."""
     recorded: bool = False
@@ -35,11 +35,22 @@ class KVCache:
             )
 
     @staticmethod
-    def empty(layers: int, batch: int, heads: int, capacity: int, size: int, like: Tensor) -> "KVCache":
-        """Unfilled buffers of the dtype and device of `like`."""
-        shape = (batch, heads, capacity, size)
-        keys, values = ([torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(layers)] for _ in "kv")
-        return KVCache(keys, values, (0,) * batch)
+    def empty(
+        layers: int,
+        batch: int,
+        heads: int,
+        capacity: int,
+        size: int,
+        like: Tensor,
+        inputs: Sequence[tuple[int, int]] = (),
+    ) -> "KVCache":
+        """Unfilled buffers of the dtype and device of `like`; `inputs` are (before, channels) of each convolution."""
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(batch, *shape, dtype=like.dtype, device=like.device)
+
+        keys, values = ([zeros(heads, capacity, size) for _ in range(layers)] for _ in "kv")
+        return KVCache(keys, values, (0,) * batch, [zeros(*shape) for shape in inputs])
 
     # What it is.
 
@@ -257,6 +268,18 @@ class Continuation:
                 buffers[layer] = buffer = buffer.clone()
             buffer[self.rows, :, self.places] = flat
         return buffer[:, :, : self.end]
+
+    def past(self, place: int) -> Float[Tensor, "b before channels"]:
+        """The inputs of a convolution before the new positions."""
+        return self.cache.inputs[place]
+
+    def carry(self, place: int, inputs: Float[Tensor, "b before channels"]) -> None:
+        """Keep the last inputs of a convolution for later."""
+        held = self.cache.inputs[place]
+        if self.recording:
+            self.cache.inputs[place] = inputs.to(held.dtype)
+        else:
+            held.copy_(inputs)
 
     def mask(self, queries: int) -> Tensor | None:
         """What the last `queries` of the new positions look at: themselves and what is before; None for everything."""

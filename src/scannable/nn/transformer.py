@@ -1,16 +1,18 @@
-"""A GPT-2-style Transformer over a window with learned positions that are local to the window."""
+"""A Transformer over a window, whose positions are local to the window."""
 
 from collections.abc import Callable, Sequence
 from functools import cache as remembered
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scannable.nn.block import Block, initialise
+from scannable.nn.block import GPT2, Block, initialise, norm
+from scannable.nn.block_config import BlockConfig
 from scannable.nn.cache import Continuation, KVCache, causal_mask
 from scannable.nn.positions import starting_positions
+from scannable.nn.rotary import Rotation, rotations
 
 CPU_SLICE = 4096
 """Positions that go through the blocks together on a CPU: larger activations leave its caches, and the allocator maps
@@ -20,7 +22,10 @@ Backend = str | Callable[..., Any]
 
 
 class Transformer(nn.Module):
-    """Positions, blocks and a final LayerNorm, over windows of at most `window` positions, causal or not."""
+    """Positions, blocks and a final norm, over windows of at most `window` positions, causal or not.
+
+    The blocks are GPT-2's, unless `block` says otherwise.
+    """
 
     def __init__(
         self,
@@ -32,19 +37,26 @@ class Transformer(nn.Module):
         causal: bool,
         dropout: float = 0.0,
         sinusoids: bool = False,
+        block: BlockConfig = GPT2,
     ) -> None:
         super().__init__()
         self.causal: bool = causal
         self.heads: int = heads
+        self.width: int = width
+        self.window: int = window
         self.backend: Backend | None = None
         """What compiles the blocks; None for nothing. `compile_transformers` sets it."""
+        self.rotary: bool = block.positions == "rotary"
         # Of the scale of the elements they are added to, so that left and right half can be told apart.
-        self.positions = nn.Parameter(starting_positions(window, width, sinusoids=sinusoids))
+        start = starting_positions(window, width, sinusoids=sinusoids) if block.positions == "learned" else None
+        self.positions = None if start is None else nn.Parameter(start)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        for block in self.blocks:
-            initialise(block, layers)  # pyright: ignore[reportArgumentType]
+        self.blocks = nn.ModuleList(Block(width, heads, dropout, block) for _ in range(layers))
+        self.norm = norm(width, block)
+        self.lookback: int = 2 * max(0, block.convolution - 1)
+        """Positions before those that are kept, which the convolutions of the last block look at."""
+        for each in self.blocks:
+            initialise(cast(Block, each), layers)
 
     def forward(
         self,
@@ -53,44 +65,71 @@ class Transformer(nn.Module):
         kept: int | None = None,
         cache: KVCache | None = None,
         counts: Sequence[int] | None = None,
+        memory: Float[Tensor, "*batch p d"] | None = None,
     ) -> Float[Tensor, "*batch m d"]:
         """The last `kept` positions (all, unless told), computing nothing in the last block for the others.
 
         With a `cache`, `x` (b, n, d) continues the windows that the cache holds, which is updated: its rows may be at
         different lengths. With `counts` too, only the first counts[i] positions of row i are there; what stands behind
         them changes nothing, whatever it is, and the outputs there mean nothing.
+
+        A `memory` stands at the first places of the window. It gives keys and values to every layer as it is, instead
+        of being carried through the layers; into a cache it goes by `remember`.
         """
         if cache is not None:
+            if memory is not None:
+                raise ValueError("a cache has its memory already, or none; put it there with remember(memory, cache)")
             return self._continue(x, kept, cache, counts)
         *batch, n, width = x.shape
         kept = n if kept is None else kept
         windows = x.reshape(-1, n, width)
-        slice_length = max(1, CPU_SLICE // n)
+        behind = None if memory is None else memory.reshape(-1, *memory.shape[-2:])
+        slice_length = max(1, CPU_SLICE // (n + (0 if behind is None else behind.shape[1])))
         # Dropout is drawn for all windows at once: a step of training gives each sample its own, in any batch.
         random = self.training and self.dropout.p > 0
         if x.device.type == "cpu" and len(windows) > slice_length and not random:
-            y = torch.cat([self._run(part, kept) for part in windows.split(slice_length)])
+            parts = windows.split(slice_length)
+            behinds = [None] * len(parts) if behind is None else behind.split(slice_length)
+            y = torch.cat([self._run(*pair, kept) for pair in zip(parts, behinds, strict=True)])
         else:
-            y = self._run(windows, kept)
+            y = self._run(windows, behind, kept)
         return y.reshape(*batch, kept, width)
 
-    def _run(self, x: Float[Tensor, "b n d"], kept: int) -> Float[Tensor, "b m d"]:
+    def _run(
+        self, x: Float[Tensor, "b n d"], memory: Float[Tensor, "b p d"] | None, kept: int
+    ) -> Float[Tensor, "b m d"]:
+        rotation = self._rotation(x)
         # A graph for any number of windows is not one for a single window, which would be one more to compile.
         if self.backend is None or len(x) < 2:
-            return self._windows(x, kept)
+            return self._windows(x, memory, kept, rotation)
         # No view in the eyes of autograd: a graph for a view is one for its base, whose batch axes vary too.
-        x = torch.ops.aten._unsafe_view(x.contiguous(), x.shape)
-        torch._dynamo.maybe_mark_dynamic(x, 0)
-        return _compiled(self.backend)(self, x, kept)
+        given = [x] if memory is None else [x, memory]
+        for i, one in enumerate(given):
+            given[i] = torch.ops.aten._unsafe_view(one.contiguous(), one.shape)
+            torch._dynamo.maybe_mark_dynamic(given[i], 0)
+        return _compiled(self.backend)(self, given[0], None if memory is None else given[1], kept, rotation)
 
-    def _windows(self, x: Float[Tensor, "b n d"], kept: int) -> Float[Tensor, "b m d"]:
-        n = x.shape[1]
-        y = self.dropout(x + self.positions[:n])
+    def _windows(
+        self,
+        x: Float[Tensor, "b n d"],
+        memory: Float[Tensor, "b p d"] | None,
+        kept: int,
+        rotation: Rotation | None,
+    ) -> Float[Tensor, "b m d"]:
+        n, p = x.shape[1], 0 if memory is None else memory.shape[1]
+        if rotation is not None:
+            rotation = rotation[0][: p + n], rotation[1][: p + n]
+        if self.positions is not None:
+            x = x + self.positions[p : p + n]
+            memory = None if memory is None else memory + self.positions[:p]
+        memory = None if memory is None else self.dropout(memory)
+        y = self.dropout(x)
+        asking = min(n, kept + self.lookback)
         for layer, block in enumerate(self.blocks):
-            queries = kept if layer == len(self.blocks) - 1 else n
-            mask = causal_mask(queries, n, x.device) if self.causal else None
-            y = block(y, queries, causal=self.causal, mask=mask)
-        return self.norm(y)
+            queries = asking if layer == len(self.blocks) - 1 else n
+            mask = causal_mask(queries, p + n, x.device) if self.causal else None
+            y = block(y, queries, causal=self.causal, mask=mask, rotation=rotation, memory=memory)
+        return self.norm(y[:, asking - kept :])
 
     # Piece by piece.
 
@@ -98,12 +137,37 @@ class Transformer(nn.Module):
         """Unfilled buffers for `batch` windows."""
         if not self.causal:
             raise ValueError("a window that is not causal cannot be read in pieces: early positions look at later ones")
-        window, width = self.positions.shape
-        return KVCache.empty(len(self.blocks), batch, self.heads, window, width // self.heads, like=self.positions)
+        size = self.width // self.heads
+        return KVCache.empty(len(self.blocks), batch, self.heads, self.window, size, self._weight, self._carried())
 
     def cache_nbytes(self, batch: int) -> int:
-        """What `new_cache` allocates: keys and values of every layer for the whole window."""
-        return 2 * len(self.blocks) * batch * self.positions.nbytes
+        """What `new_cache` allocates: keys and values of every layer for the whole window, inputs of convolutions."""
+        numbers = 2 * len(self.blocks) * self.window * self.width + sum(m * channels for m, channels in self._carried())
+        return batch * numbers * self._weight.itemsize
+
+    @torch.no_grad()
+    def _carried(self) -> list[tuple[int, int]]:
+        shorts = (short for block in self.blocks for short in cast(Block, block).convolutions())
+        return [(short.length - 1, len(short.weight)) for short in shorts]
+
+    @property
+    def _weight(self) -> Tensor:
+        return cast(Block, self.blocks[0]).mlp_out.weight
+
+    def remember(self, memory: Float[Tensor, "b p d"], cache: KVCache) -> None:
+        """Put a memory at the first places of the windows of an unfilled cache."""
+        if any(cache.lengths):
+            raise ValueError(
+                f"a memory stands at the first places, but the cache has {cache.lengths} positions already"
+            )
+        new = Continuation(cache, memory.shape[1], recording=self._recording(memory, cache))
+        if self.positions is not None:
+            memory = memory + self.positions[: new.m]
+        memory = self.dropout(memory)
+        rotation = self._places(new, memory)
+        for layer, block in enumerate(self.blocks):
+            new.store(layer, *cast(Block, block).keys_and_values(memory, rotation))
+        new.finish()
 
     def _continue(
         self, x: Float[Tensor, "b n d"], kept: int | None, cache: KVCache, counts: Sequence[int] | None
@@ -116,26 +180,42 @@ class Transformer(nn.Module):
         if new.counted is not None:
             # Not a number would come back from every sum over positions, of gradients too.
             x = x.masked_fill(~new.counted[..., None], 0)
-        y = self.dropout(x + self._positions(new))
+        if self.positions is not None:
+            x = x + self.positions[new.start : new.end] if new.start is not None else x + self.positions[new.reach]
+        y = self.dropout(x) if self.training else x
+        rotation = self._places(new, x)
+        # What convolutions carry on lies at another place in each row.
+        asking = n if new.counted is not None and self.lookback else min(n, kept + self.lookback)
         last = len(self.blocks) - 1
-        mask = new.mask(n) if last or kept == n else None
+        mask = new.mask(n) if last or asking == n else None
         for layer, block in enumerate(self.blocks):
-            if layer == last and kept != n:
-                mask = new.mask(kept)
-            y = block(y, kept if layer == last else n, causal=True, mask=mask, cache=new, layer=layer)
+            if layer == last and asking != n:
+                mask = new.mask(asking)
+            queries = asking if layer == last else n
+            y = block(y, queries, causal=True, mask=mask, cache=new, layer=layer, rotation=rotation)
         new.finish()
-        return self.norm(y)
+        return self.norm(y if asking == kept else y[:, asking - kept :])
+
+    def _rotation(self, like: Tensor) -> Rotation | None:
+        """Of all places of the window."""
+        if not self.rotary:
+            return None
+        return rotations(self.window, self.width // self.heads, like.device, self._weight.dtype)
+
+    def _places(self, new: Continuation, like: Tensor) -> Rotation | None:
+        """The rotations of new positions."""
+        rotation = self._rotation(like)
+        if rotation is None:
+            return None
+        if new.start is None:
+            return rotation[0][new.reach][:, None], rotation[1][new.reach][:, None]
+        return rotation[0][new.start : new.end], rotation[1][new.start : new.end]
 
     def _recording(self, x: Tensor, cache: KVCache) -> bool:
         """Whether autograd follows what is stored."""
         if not torch.is_grad_enabled():
             return False
         return x.requires_grad or cache.recorded or any(weight.requires_grad for weight in self.parameters())
-
-    def _positions(self, new: Continuation) -> Tensor:
-        if new.start is None:
-            return self.positions[new.reach]
-        return self.positions[new.start : new.end]
 
 
 @remembered
