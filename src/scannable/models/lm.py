@@ -173,10 +173,16 @@ class LM(CausalModel[LMState]):
             return None
         b, n = tokens.shape
         if starts is None:
+            self._check_learned(n)
             return torch.arange(n, device=tokens.device).expand(b, n)
         documents = documents_of(b, n, starts=starts).in_all_rows()
+        self._check_learned(int(documents.counts.max(initial=0)))
         places = runs(documents.counts * 0, documents.counts)
         return on_device(places, tokens.device).view(b, n)
+
+    def _check_learned(self, furthest: int) -> None:
+        if self.positions is not None and furthest > len(self.positions):
+            raise ValueError(f"{furthest} positions, but only {len(self.positions)} are learned")
 
     def _embedded(self, tokens: Tensor, places: Tensor | None) -> Tensor:
         x = functional.embedding(tokens, self.embedding.weight)
@@ -212,9 +218,7 @@ class LM(CausalModel[LMState]):
             places = torch.tensor(state.positions, device=tokens.device)[:, None] + torch.arange(
                 m, device=tokens.device
             )
-            furthest = max(advanced(state.positions, m, lengths), default=0)
-            if furthest > len(self.positions):
-                raise ValueError(f"{furthest} positions, but only {len(self.positions)} are learned; use a new state")
+            self._check_learned(max(advanced(state.positions, m, lengths), default=0))
             places = places.clamp(max=len(self.positions) - 1)
         x = self._embedded(tokens, places)
         after: list[State] = []
