@@ -19,7 +19,7 @@ class LayerOptions:
     heads: int | None = None
     """Where they are not those of the model."""
     mlp: bool | None = None
-    """Whether an MLP follows the layer in its block; None: as the model says, or else as the layer's authors have it."""
+    """Whether an MLP follows the layer in its block; None: as the model says, or its authors."""
 
     def __init_subclass__(cls) -> None:
         OPTIONS[cls.layer] = cls
