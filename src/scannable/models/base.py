@@ -41,8 +41,8 @@ class CausalModel(nn.Module, ABC, Generic[S]):
     ) -> Float[Tensor, "b m out"]:
         """Outputs at every position, or at the last `logits_to_keep` of them, if there are so many.
 
-        With `lengths`, only the first so many positions of each row count; with `starts`, documents are packed in
-        a row, each as if it were alone (places, the same in all rows; a sequence of them for each row; a mask (b, n)).
+        With `lengths`, only the first so many positions of each row count; with `starts`, documents are packed in a
+        row, each as if it were alone (places, the same in all rows; a sequence of them for each row; or a mask (b, n)).
         """
         check_logits_to_keep(logits_to_keep)
         return self.head(last(self.hidden(tokens, lengths=lengths, starts=starts), logits_to_keep))

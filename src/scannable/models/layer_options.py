@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from scannable.models.config_checks import check_sizes
 from scannable.storage.checked_fields import check_fields
 from scannable.storage.registry import configurable
 
@@ -19,13 +20,14 @@ class LayerOptions:
     heads: int | None = None
     """Where they are not those of the model."""
     mlp: bool | None = None
-    """Whether an MLP follows the layer in its block; None: as the model says, or its authors."""
+    """Whether an MLP follows the layer in its block; None: as the model says, or else as its authors have it."""
 
     def __init_subclass__(cls) -> None:
         OPTIONS[cls.layer] = cls
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_sizes(self, "heads")
 
     def arguments(self) -> dict[str, Any]:
         """Further arguments of the layer's class."""
@@ -173,7 +175,8 @@ class Mamba2Options(LayerOptions):
     convolution_bias: bool = True
     bias: bool = False
     eps: float = 1e-5
-    step_size_limits: tuple[float, float] = (0.0, float("inf"))
+    step_size_limits: tuple[float, float | None] = (0.0, None)
+    """Between which step sizes are kept; None: no upper limit."""
 
 
 @configurable
