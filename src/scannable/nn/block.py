@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from scannable.nn.block_config import BlockConfig, check_rotary
 from scannable.nn.cache import Continuation
+from scannable.nn.decay import undecayed
 from scannable.nn.rotary import Rotation, rotate
 from scannable.nn.short_convolution import ShortConvolution
 
@@ -40,6 +41,7 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
         self.gain = nn.Parameter(torch.ones(heads)) if config.qk_norm else None
+        undecayed(self, *(["gain"] if config.qk_norm else []))
         self.query_convolution = convolution(width, config)
         self.key_value_convolution = convolution(2 * width, config)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scannable.nn.block import GPT2, Block, initialise, norm
 from scannable.nn.block_config import BlockConfig
 from scannable.nn.cache import Continuation, KVCache, causal_mask
+from scannable.nn.decay import undecayed
 from scannable.nn.positions import starting_positions
 from scannable.nn.rotary import Rotation, rotations
 
@@ -50,6 +51,7 @@ class Transformer(nn.Module):
         # Of the scale of the elements they are added to, so that left and right half can be told apart.
         start = starting_positions(window, width, sinusoids=sinusoids) if block.positions == "learned" else None
         self.positions = None if start is None else nn.Parameter(start)
+        undecayed(self, *([] if start is None else ["positions"]))
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout, block) for _ in range(layers))
         self.norm = norm(width, block)
