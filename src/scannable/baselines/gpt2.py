@@ -123,13 +123,13 @@ class GPT2Baseline(Baseline[GPT2State]):
                 eos_token_id=None,
             )
         )
-        if absolute:
-            undecayed(self.transformer.wpe, "weight")
-        else:
+        if not absolute:
             self.transformer.wpe = NoPositions()
-        if config.sinusoids:
-            start = starting_positions(config.context, config.width, sinusoids=True)
-            self.transformer.wpe.weight.data.copy_(std * start)
+        else:
+            undecayed(self.transformer.wpe, "weight")
+            if config.sinusoids:
+                start = starting_positions(config.context, config.width, sinusoids=True)
+                self.transformer.wpe.weight.data.copy_(std * start)
         self.head: nn.Module = output_layer(config, self.transformer.wte, std)
 
     def capacity(self, position: int) -> int:

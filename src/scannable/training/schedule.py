@@ -1,6 +1,7 @@
 """The learning rate at each step, and which weights decay."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,9 +76,12 @@ class Together(torch.optim.Optimizer):
             part.state = self.state
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for part in self.parts:
-            part.step(closure)
+            part.step()
+        return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
