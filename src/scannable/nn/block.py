@@ -166,7 +166,7 @@ class Block(nn.Module):
         y = (x if kept == n else x[:, n - kept :]) + self._dropped(gathered)
         normed = convolved(self.mlp_convolution, self.mlp_norm(y), cache, layer, 3)
         inner = convolved(self.inner_convolution, self.mlp_in(normed), cache, layer, 4)
-        return y + self._dropped(self.mlp_out(self._activated(inner)))
+        return y + self._dropped(self.mlp_out(self.activated(inner)))
 
     def keys_and_values(self, memory: Float[Tensor, "b p d"], rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Those of positions that are not carried through the layers."""
@@ -179,7 +179,8 @@ class Block(nn.Module):
         every = (self.attention_convolution, *inside, self.mlp_convolution, self.inner_convolution)
         return [one for one in every if one is not None]
 
-    def _activated(self, inner: Float[Tensor, "b m e"]) -> Float[Tensor, "b m i"]:
+    def activated(self, inner: Float[Tensor, "b m e"]) -> Float[Tensor, "b m i"]:
+        """Between the two maps of the MLP."""
         if self.mlp == "gelu":
             return F.gelu(inner, approximate="tanh")
         if self.mlp == "relu2":
