@@ -57,7 +57,7 @@ def decode(
 def apply_linear(module: Any, x: Tensor) -> Tensor:
     """What the module returns, without calling it if it is a plain `nn.Linear`."""
     if type(module) is nn.Linear and not _has_hooks(module):
-        own = module._parameters
+        own: dict[str, Any] = module._parameters
         return F.linear(x, own["weight"], own["bias"])
     return module(x)
 
