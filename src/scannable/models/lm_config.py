@@ -64,7 +64,8 @@ class LMConfig:
 
     def options(self) -> tuple[LayerOptions, ...]:
         """What each layer is, spelled out."""
-        return tuple(layer if isinstance(layer, LayerOptions) else OPTIONS[layer]() for layer in self.layers)
+        chosen = (layer if isinstance(layer, LayerOptions) else OPTIONS[layer]() for layer in self.layers)
+        return tuple(options.within(self) for options in chosen)
 
 
 register_model("scannable.models.lm:LM", LMConfig)
