@@ -94,7 +94,6 @@ class Attention(SequenceLayer):
         keep = self.check(x, lengths, mode)
         if x.numel() == 0:
             return x
-        # Nobody who counts looks at the padding; but what is no number would come back from sums of gradients.
         x = x if keep is None else x.masked_fill(~keep[..., None], 0)
         x = convolved(self.convolution, x, None, 0, 0)
         n, rotation = x.shape[1], self._rotation((0,), x.shape[1])
@@ -142,9 +141,10 @@ class Attention(SequenceLayer):
         if n < x.shape[1]:
             y, state = self.extend(x[:, :n], state, lengths=counts, mode=mode)
             return nn.functional.pad(y, (0, 0, 0, x.shape[1] - n)), state
-        if counts is None or min(counts) == n:
+        if counts is not None and min(counts) == n:
             counts = keep = None
-        else:
+        if keep is not None:
+            # Nobody looks at the padding, but what is no number would come back from sums of gradients.
             x = x.masked_fill(~keep[..., None], 0)
         state = state.usable()
         if isinstance(state, AttentionState):

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from scannable.layers.state import State, checked_rows
