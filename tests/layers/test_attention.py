@@ -464,7 +464,7 @@ def test_a_state_of_another_layer_or_batch_is_refused(window: int | None) -> Non
         layer.extend(x, layer_of(window).float().initial_state(2))
     with pytest.raises(ValueError, match="another layer made it"):
         layer.extend(x, layer_of(window, "everything").initial_state(2))
-    with pytest.raises(ValueError, match="another (layer|model or batch) made it"):
+    with pytest.raises(ValueError, match=r"another (layer|model or batch) made it"):
         layer.extend(x, layer_of(None if window else 5).initial_state(2))
     with pytest.raises(TypeError, match="Attention goes on from a state of its initial_state"):
         layer.extend(x, None)
