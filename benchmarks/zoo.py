@@ -179,7 +179,7 @@ def steps() -> dict[str, Callable[[], object]]:
     """One token of a Mamba of four layers."""
     shared: dict[str, Any] = {"vocab_size": 1000, "hidden_size": WIDTH, "num_hidden_layers": 4}
     theirs: Any = MambaModel(MambaConfig(**shared)).eval()
-    ours = sc.ZooLM(sc.ZooConfig(1000, "mamba", layers=4, width=WIDTH, tie_weights=True)).eval()
+    ours = sc.LM(sc.LMConfig(1000, ("mamba",) * 4, width=WIDTH, tie_weights=True)).eval()
     ours.head = torch.nn.Identity()  # theirs has none here
     tokens = torch.randint(1000, (1, 8))
     with torch.no_grad():

@@ -10,10 +10,7 @@ from jaxtyping import config, install_import_hook
 CHECKED = [
     "scannable.baselines",
     "scannable.layers",
-    *(
-        f"scannable.models.{name}"
-        for name in ("base", "lm", "prefix_scannable", "psm_state", "stream_batch", "transformer_psm")
-    ),
+    *(f"scannable.models.{name}" for name in ("base", "lm", "lm_state", "prefix_scannable", "transformer_psm")),
     "scannable.nn",
     "scannable.spd",
 ]

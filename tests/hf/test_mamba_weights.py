@@ -11,6 +11,7 @@ import torch
 
 import scannable as sc
 from scannable.hf.mamba_weights import INSIDE, OUTSIDE, load_mamba, save_mamba
+from scannable.models.layer_options import MambaOptions
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -69,7 +70,9 @@ def test_logits_and_gradients_are_those_of_transformers(name: str, tmp_path: Pat
     weight = torch.randn(expected.shape)
     (expected * weight).sum().backward()
     (found * weight).sum().backward()
-    outside, inside = ({mine: their for their, mine in names.items()} for names in (OUTSIDE, INSIDE[ours.config.row]))
+    outside, inside = (
+        {mine: their for their, mine in names.items()} for names in (OUTSIDE, INSIDE[ours.config.options()[0].layer])
+    )
     for name, parameter in ours.named_parameters():
         block = re.fullmatch(r"blocks\.(\d+)\.(.*)", name)
         their_name = f"backbone.layers.{block[1]}.{inside[block[2]]}" if block else outside[name]
@@ -126,6 +129,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     change(hidden_act="relu")
     with pytest.raises(sc.ModelFileError, match="hidden_act='relu' is not supported"):
         load_mamba(tmp_path)
+    change(state_size="many")
+    with pytest.raises(sc.ModelFileError, match=r"config\.json: state_size='many' is no int"):
+        load_mamba(tmp_path)
     change(state_size=9)
     with pytest.raises(sc.ModelFileError, match="do not fit"):
         load_mamba(tmp_path)
@@ -145,19 +151,26 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_mamba(tmp_path)
 
 
-def test_only_what_transformers_has_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the row 'gla' has no place in transformers"):
-        save_mamba(sc.ZooLM(sc.ZooConfig(vocab_size=9, width=8, heads=2, layers=1)), tmp_path)
-    with pytest.raises(ValueError, match="has no MLP"):
-        save_mamba(sc.ZooLM(sc.ZooConfig(vocab_size=9, row="mamba", width=8, layers=1, mlp=True)), tmp_path)
-    with pytest.raises(ValueError, match="an output for each token, this model 3"):
-        save_mamba(sc.ZooLM(sc.ZooConfig(vocab_size=9, row="mamba", width=8, layers=1, out_size=3)), tmp_path)
-
-
-def test_a_second_eps_cannot_be_written(tmp_path: Path) -> None:
-    config = sc.ZooConfig(vocab_size=9, row="mamba2", width=8, heads=2, layers=1, eps=1e-2)
-    with pytest.raises(ValueError, match=r"one eps for all norms, this model 0\.01 and 1e-05"):
-        save_mamba(sc.ZooLM(config), tmp_path)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": ("gla",)}, "a 'gla' layer has no place in transformers; only mamba and mamba2 have"),
+        ({"layers": ("mamba", "gla")}, "a 'gla' layer has no place in transformers"),
+        ({"layers": ("mamba", "mamba2")}, "the same layer in every block, this model has different ones"),
+        ({"layers": ("mamba", MambaOptions(state_size=3))}, "the same layer in every block"),
+        ({"mlp": True}, "has no MLP"),
+        ({"layers": (MambaOptions(mlp=True),)}, "has no MLP"),
+        ({"norm": "layer"}, "has RMS norms, this model norm='layer'"),
+        ({"positions": 5}, "has no learned positions, this model 5"),
+        ({"out_size": 3}, "an output for each token, this model 3"),
+        ({"layers": ("mamba2",), "eps": 1e-2}, r"one eps for all norms, this model 0\.01 and 1e-05"),
+    ],
+)
+def test_only_what_transformers_has_is_written(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    config = sc.LMConfig(**({"vocab_size": 9, "layers": ("mamba",), "width": 8, "heads": 2} | changes))
+    with pytest.raises(ValueError, match=message):
+        save_mamba(sc.LM(config), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_of_mixed_precision_are_read_in_one(tmp_path: Path) -> None:

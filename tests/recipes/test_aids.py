@@ -33,7 +33,7 @@ def test_noise_grows_with_the_progress_of_a_run() -> None:
 
 def test_noise_is_refused_where_there_is_none() -> None:
     model = model_of()
-    model.agg = torch.nn.Identity()
+    model.layer.agg = torch.nn.Identity()
     with pytest.raises(TypeError, match="needs an Agg with a `noise`, not Identity"):
         GrowingStateNoise().before_step(model, 0.5)
     for over in (0.0, 1.5, float("nan")):
@@ -45,6 +45,6 @@ def test_agg_starts_from_inf_when_the_curriculum_leaves_its_first_length() -> No
     model = model_of()
     assert list(AggFromInf().begin_stage(model, 2)) == []
     names = AggFromInf().begin_stage(model, 1)
-    agg, inf = (dict(model.get_submodule(f"{part}.transformer").named_parameters()) for part in ("agg", "inf"))
-    assert set(names) == {f"agg.transformer.{name}" for name in agg}
+    agg, inf = (dict(model.get_submodule(f"layer.{part}.transformer").named_parameters()) for part in ("agg", "inf"))
+    assert set(names) == {f"layer.agg.transformer.{name}" for name in agg}
     assert all(torch.equal(agg[name], inf[name]) for name in inf)

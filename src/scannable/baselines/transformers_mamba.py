@@ -1,7 +1,7 @@
 """Mamba as people use it: the model of transformers.
 
-`ZooLM` with row="mamba" is the same function, and much faster without a GPU: transformers runs the recurrence there one
-token after the other. This one is the reference.
+An `LM` of "mamba" layers is the same function, and much faster without a GPU: transformers runs the recurrence there
+one token after the other. This one is the reference.
 """
 
 from dataclasses import dataclass, field

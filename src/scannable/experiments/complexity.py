@@ -23,8 +23,8 @@ from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.predicted_cost import Prediction, predict
 from scannable.experiments.profile import Profile
 from scannable.layers import LAYERS
-from scannable.models.lm import ZooLM
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 from scannable.models.protocol import evaluating
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
@@ -87,7 +87,7 @@ def subjects(sizes: Sizes) -> list[Subject]:
         Subject("transformer_psm", "(n, log n)", psm, {CIRCUIT: psm}),
     ]
     for name, row in LAYERS.items():
-        model = ZooLM(ZooConfig(VOCABULARY, name, sizes.layers, d, h))
+        model = LM(LMConfig(VOCABULARY, (name,) * sizes.layers, d, h))
         forms = (CIRCUIT,) if row.spd_class == "none" else (CIRCUIT, FAST)
         found.append(Subject(name, row.spd_class, model, {form: _in_mode(model, form) for form in forms}))
     return found
@@ -99,7 +99,7 @@ def transformer_psm(sizes: Sizes) -> TransformerPSM:
     return TransformerPSM(config).eval()
 
 
-def _in_mode(model: ZooLM, mode: Any) -> Callable[[Tensor], Tensor]:
+def _in_mode(model: LM, mode: Any) -> Callable[[Tensor], Tensor]:
     return lambda tokens: model(tokens, mode=mode)
 
 

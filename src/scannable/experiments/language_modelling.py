@@ -14,7 +14,7 @@ from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes, text_task
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, Spread, best_rate, run_scores, sweep_table
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm_config import LMConfig
 from scannable.recipes.language_modelling import stdlib
 from scannable.spd.counters import CountedWork
 from scannable.storage.model_file import build_model
@@ -57,7 +57,7 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
             init_std=init_std,
             sinusoids=sinusoids,
         ),
-        MAMBA: ZooConfig(vocab_size, "mamba", use.mamba_layers, use.width, tie_weights=True),
+        MAMBA: LMConfig(vocab_size, ("mamba",) * use.mamba_layers, use.width, tie_weights=True),
     }
 
 

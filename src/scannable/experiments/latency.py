@@ -22,8 +22,8 @@ from scannable.baselines.model import transformers
 from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
-from scannable.models.lm import ZooLM
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 from scannable.models.protocol import StreamState
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
@@ -102,7 +102,7 @@ def candidates(sizes: Sizes, device: str) -> list[Candidate]:
     half = layers // 2
     psm = TransformerPSM(TransformerPSMConfig(VOCABULARY, d, sizes.chunk_length, half, half, h)).to(device).eval()
     gpt2 = GPT2Baseline(GPT2BaselineConfig(VOCABULARY, d, layers, h, sizes.positions[-1])).to(device).eval()
-    mamba = ZooLM(ZooConfig(VOCABULARY, "mamba", layers, d, h)).to(device).eval()
+    mamba = LM(LMConfig(VOCABULARY, ("mamba",) * layers, d, h)).to(device).eval()
     theirs = MambaBaseline(MambaBaselineConfig(VOCABULARY, d, layers)).to(device).eval()
     return [
         Candidate(PSM, Prefilled(psm, device), psm.step, sizes.chunks * sizes.chunk_length),

@@ -11,7 +11,7 @@ from scannable.experiments.figure import powers, save_figure, save_page, save_ro
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, best_rate, run_scores, sweep_table
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm_config import LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.recall import mqar
 from scannable.tasks import MQARTask
@@ -50,7 +50,7 @@ def setting(profile: Profile) -> Setting:
         "psm-small": replace(large, chunk_length=c // 2),
         "swt-large": window,
         "swt-small": replace(window, window=c // 2),
-        "mamba": ZooConfig(vocab_size, "mamba", layers=2, width=width, tie_weights=not paper),
+        "mamba": LMConfig(vocab_size, ("mamba",) * 2, width=width, tie_weights=not paper),
         "full": GPT2BaselineConfig(
             vocab_size,
             width,

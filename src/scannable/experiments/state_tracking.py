@@ -14,7 +14,7 @@ from scannable.experiments.figure import powers, save_figure, save_page, save_ro
 from scannable.experiments.laboratory import Laboratory, Trained, at_rate
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, best_rate, error_by_length, run_scores, sweep_table
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm_config import LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.state_tracking import TEST_LENGTHS, helped, s5_plain
 from scannable.spd import associativity_defect
@@ -43,7 +43,7 @@ class Setting:
     recipe: Recipe[Any, Any]
     """Of Transformer-PSM without what helps; the others have it too, but for the model and the learning rate."""
     gpt2: GPT2BaselineConfig
-    mamba: ZooConfig
+    mamba: LMConfig
     rates: tuple[float, ...]
     """Of the baselines; the best one is trained to the end."""
     sweep_steps: int
@@ -71,7 +71,7 @@ def setting(profile: Profile) -> Setting:
             GPT2BaselineConfig(
                 ELEMENTS, 768, layers=12, heads=12, context=TEST_LENGTHS[-1], tie_weights=True, dropout=0.1
             ),
-            ZooConfig(ELEMENTS, "mamba", layers=48, width=1024, tie_weights=True, dropout=0.1),
+            LMConfig(ELEMENTS, ("mamba",) * 48, width=1024, tie_weights=True, dropout=0.1),
             rates=(3e-5, 1e-4, 3e-4),
             sweep_steps=3 * 20 * epoch,
             seeds=(0, 1, 2),
@@ -94,7 +94,7 @@ def setting(profile: Profile) -> Setting:
         recipe,
         # Like those of Transformer-PSM its weights start with the fan-in: 0.02 is for widths of 768 and more.
         GPT2BaselineConfig(ELEMENTS, width, layers=4, heads=4, context=longest, tie_weights=True, init_std=width**-0.5),
-        ZooConfig(ELEMENTS, "mamba", layers=2, width=width, tie_weights=True),
+        LMConfig(ELEMENTS, ("mamba",) * 2, width=width, tie_weights=True),
         rates=(3e-4, 1e-3, 3e-3, 1e-2),
         sweep_steps=20 if profile == "smoke" else 1500,
         seeds=(0,),

@@ -1,11 +1,11 @@
-"""Mamba and Mamba-2 in the folders that `transformers` writes: read into a `ZooLM`, and written back.
+"""Mamba and Mamba-2 in the folders that `transformers` writes: read into an `LM`, and written back.
 
 Only JSON and safetensors are read and written; `transformers` itself is not needed.
 """
 
 import json
 import re
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from scannable.models.lm import ZooLM
-from scannable.models.lm_config import ZooConfig
+from scannable.models.layer_options import LayerOptions, Mamba2Options, MambaOptions
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
+from scannable.storage.configuration import ConfigurationError
 from scannable.storage.files import write_whole
 from scannable.storage.model_file import ModelFileError
 
@@ -53,8 +55,8 @@ INSIDE = {
 """The names of a block's weights: theirs, and ours."""
 
 
-def load_mamba(folder: str | Path) -> ZooLM:
-    """The MambaForCausalLM or Mamba2ForCausalLM that `save_pretrained` wrote into `folder`, as a `ZooLM`."""
+def load_mamba(folder: str | Path) -> LM:
+    """The MambaForCausalLM or Mamba2ForCausalLM that `save_pretrained` wrote into `folder`, as an `LM`."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ModelFileError(f"{folder} holds no model of transformers: config.json is missing")
@@ -70,13 +72,15 @@ def load_mamba(folder: str | Path) -> ZooLM:
         weights = {_ours(name, kind): tensor for name, tensor in _weights(folder).items()}
         # All in one dtype: some checkpoints keep A and D in float32 beside half precision.
         dtype = weights["embedding.weight"].dtype
+    except ConfigurationError as error:
+        raise ModelFileError(f"{folder / 'config.json'}: {error}") from error
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{folder}: config.json or the weights lack something: {error!r:.200}") from error
     weights = {name: tensor.to(dtype, copy=True) for name, tensor in weights.items()}
     if config.tie_weights:
         weights.pop("head.weight", None)
     with torch.device("meta"):
-        model = ZooLM(config)
+        model = LM(config)
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
@@ -84,18 +88,10 @@ def load_mamba(folder: str | Path) -> ZooLM:
     return model.eval()
 
 
-def save_mamba(model: ZooLM, folder: str | Path) -> None:
-    """Write a `ZooLM` of the row "mamba" or "mamba2" as a folder that `from_pretrained` reads."""
-    kind = model.config.row
-    if kind not in INSIDE:
-        raise ValueError(f"a model of the row {kind!r} has no place in transformers; only {' and '.join(INSIDE)} have")
-    if model.config.mlp:
-        raise ValueError("transformers' Mamba has no MLP beside the mixer, this model has")
-    norm = getattr(model.blocks[0].mixer, "norm", None)
-    if norm is not None and norm.eps != model.config.eps:
-        raise ValueError(f"transformers has one eps for all norms, this model {model.config.eps} and {norm.eps}")
-    if model.config.out_size not in (None, model.config.vocab_size):
-        raise ValueError(f"a causal language model has an output for each token, this model {model.config.out_size}")
+def save_mamba(model: LM, folder: str | Path) -> None:
+    """Write an `LM` of "mamba" or of "mamba2" layers as a folder that `from_pretrained` reads."""
+    _check_has_a_place(model)
+    kind = model.config.options()[0].layer
     folder = Path(folder)
     names = {ours: theirs for theirs, ours in INSIDE[kind].items()}
     outside = {ours: theirs for theirs, ours in OUTSIDE.items()}
@@ -106,6 +102,28 @@ def save_mamba(model: ZooLM, folder: str | Path) -> None:
         tensors[theirs] = tensor.detach().cpu().contiguous()
     write_whole(folder / "model.safetensors", save(tensors, {"format": "pt"}))
     write_whole(folder / "config.json", json.dumps(_their_config(model), indent=2).encode() + b"\n")
+
+
+def _check_has_a_place(model: LM) -> None:
+    """Refuse what no model of transformers is."""
+    config = model.config
+    first, *others = options = config.options()
+    for one in options:
+        if one.layer not in INSIDE:
+            raise ValueError(f"a {one.layer!r} layer has no place in transformers; only {' and '.join(INSIDE)} have")
+    if any(one != first for one in others):
+        raise ValueError("transformers' Mamba has the same layer in every block, this model has different ones")
+    blocks: Any = model.blocks
+    if any(block.mlp is not None for block in blocks):
+        raise ValueError("transformers' Mamba has no MLP beside the mixer, this model has")
+    if config.norm != "rms":
+        raise ValueError(f"transformers' Mamba has RMS norms, this model norm={config.norm!r}")
+    if config.positions:
+        raise ValueError(f"transformers' Mamba has no learned positions, this model {config.positions}")
+    if isinstance(first, Mamba2Options) and first.eps != config.eps:
+        raise ValueError(f"transformers has one eps for all norms, this model {config.eps} and {first.eps}")
+    if config.out_size not in (None, config.vocab_size):
+        raise ValueError(f"a causal language model has an output for each token, this model {config.out_size}")
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -136,53 +154,51 @@ def _ours(name: str, kind: str) -> str:
     return known if block is None else f"blocks.{block[1]}.{known}"
 
 
-def _our_config(theirs: dict[str, Any]) -> ZooConfig:
+def _our_config(theirs: dict[str, Any]) -> LMConfig:
     if theirs.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ModelFileError(f"hidden_act={theirs['hidden_act']!r} is not supported; only silu is")
     width, expand, eps = theirs["hidden_size"], theirs.get("expand", 2), theirs.get("layer_norm_epsilon", 1e-5)
-    options: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "state_size": theirs["state_size"],
         "expand": expand,
         "convolution": theirs.get("conv_kernel", 4),
         "convolution_bias": theirs.get("use_conv_bias", True),
         "bias": theirs.get("use_bias", False),
     }
+    layer: LayerOptions
     heads = 1
     if theirs["model_type"] == "mamba":
         rank = theirs.get("time_step_rank", "auto")
-        options["step_rank"] = -(-width // 16) if rank == "auto" else rank
+        layer = MambaOptions(**shared, step_rank=-(-width // 16) if rank == "auto" else rank)
         inner = theirs.get("intermediate_size", expand * width)
     else:
         heads = theirs["num_heads"]
-        options |= {
-            "groups": theirs.get("n_groups", 8),
-            "eps": eps,
-            "step_size_limits": [_number(limit) for limit in theirs.get("time_step_limit", (0.0, float("inf")))],
-        }
+        low, high = (_number(limit) for limit in theirs.get("time_step_limit", (0.0, inf)))
+        limits = (low, high if isfinite(high) else None)
+        layer = Mamba2Options(**shared, groups=theirs.get("n_groups", 8), eps=eps, step_size_limits=limits)
         inner = heads * theirs["head_dim"]
     if inner != expand * width:
         raise ModelFileError(f"an inner width of {inner} is not expand={expand} times {width}; that is not supported")
-    return ZooConfig(
+    return LMConfig(
         vocab_size=theirs["vocab_size"],
-        row=theirs["model_type"],
-        layers=theirs["num_hidden_layers"],
+        layers=(layer,) * theirs["num_hidden_layers"],
         width=width,
         heads=heads,
         tie_weights=theirs.get("tie_word_embeddings", theirs["model_type"] == "mamba"),
         eps=eps,
-        options=options,
     )
 
 
-def _their_config(model: ZooLM) -> dict[str, Any]:
-    config, kind = model.config, model.config.row
+def _their_config(model: LM) -> dict[str, Any]:
+    config = model.config
+    kind = config.options()[0].layer
     mixer: Any = model.blocks[0].mixer
     theirs: dict[str, Any] = {
         "architectures": ["MambaForCausalLM" if kind == "mamba" else "Mamba2ForCausalLM"],
         "model_type": kind,
         "vocab_size": config.vocab_size,
         "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
+        "num_hidden_layers": len(config.layers),
         "layer_norm_epsilon": config.eps,
         "tie_word_embeddings": config.tie_weights,
         "state_size": mixer.state_size,
@@ -196,10 +212,10 @@ def _their_config(model: ZooLM) -> dict[str, Any]:
     if kind == "mamba":
         return theirs | {"time_step_rank": mixer.space.sizes[0], "intermediate_size": mixer.inner}
     return theirs | {
-        "num_heads": config.heads,
-        "head_dim": mixer.inner // config.heads,
+        "num_heads": mixer.heads,
+        "head_dim": mixer.inner // mixer.heads,
         "n_groups": mixer.groups,
-        "time_step_limit": [x if isfinite(x) else {"__float__": "Infinity"} for x in mixer.limits],
+        "time_step_limit": [{"__float__": "Infinity"} if x is None else x for x in mixer.limits],
     }
 
 

@@ -66,8 +66,8 @@ class DeltaProduct(HeadedLayer):
     def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         steps = self.steps_per_token
         mixed, past = self.convolution(self.query_key_value(x), parts["past"], keep)
-        parts = functional.silu(mixed).unflatten(-1, (1 + 2 * steps, self.heads, -1))
-        q, k, v = parts.split((1, steps, steps), 2)
+        channels = functional.silu(mixed).unflatten(-1, (1 + 2 * steps, self.heads, -1))
+        q, k, v = channels.split((1, steps, steps), 2)
         strength = strengths(self.strength(x), self.negative_eigenvalues).unflatten(-1, (steps, self.heads))
         q = unit(q[:, :, 0]) * self.key_size**-0.5
         log_decay = gate = None

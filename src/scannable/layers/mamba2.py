@@ -40,7 +40,7 @@ class Mamba2(AffineLayer):
         convolution_bias: bool = True,
         bias: bool = False,
         eps: float = 1e-5,
-        step_size_limits: Sequence[float] = (0.0, float("inf")),
+        step_size_limits: Sequence[float | None] = (0.0, None),
     ) -> None:
         super().__init__(width, heads)
         check_sizes(state_size=state_size, expand=expand, groups=groups, convolution=convolution)
@@ -51,7 +51,7 @@ class Mamba2(AffineLayer):
             )
         self.groups: int = groups
         self.state_size: int = state_size
-        self.limits: tuple[float, float] = (float(step_size_limits[0]), float(step_size_limits[1]))
+        self.limits: tuple[float | None, float | None] = (step_size_limits[0], step_size_limits[1])
         mixed = self.inner + 2 * groups * state_size
         self.sizes: tuple[int, int, int] = (self.inner, mixed, heads)
         self.into = projection(width, sum(self.sizes), bias=bias)
@@ -75,7 +75,7 @@ class Mamba2(AffineLayer):
         keys = self.groups * self.state_size
         inner, key, query = functional.silu(mixed).split((self.inner, keys, keys), -1)
         inner = inner.unflatten(-1, (self.heads, -1))
-        step_size = functional.softplus(step + self.step_size_bias).clamp(*self.limits)
+        step_size = functional.softplus(step + self.step_size_bias).clamp(min=self.limits[0], max=self.limits[1])
         decay = Scalar(-self.log_rate.exp() * step_size)
         recurrence = OuterProduct(self._of_heads(query), self._of_heads(key), inner * step_size[..., None], decay)
         return Prepared(recurrence, (inner, gate), {"past": past})

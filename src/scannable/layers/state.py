@@ -6,7 +6,7 @@ Every layer and every model has a state of this kind; a batch of streams is one 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,35 +50,35 @@ class State(ABC):
         """All that it holds."""
 
     @abstractmethod
-    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+    def map(self: S, function: Callable[[Tensor], Tensor]) -> S:
         """The same with `function` of every tensor; one that is held twice is mapped once."""
 
     @abstractmethod
-    def fork(self) -> Self:
+    def fork(self: S) -> S:
         """An independent stream that goes on from here: what nobody writes into is shared."""
 
     @abstractmethod
-    def select(self, rows: Sequence[int]) -> Self:
+    def select(self: S, rows: Sequence[int]) -> S:
         """The streams of these rows, in this order, in memory of their own."""
 
     @classmethod
     @abstractmethod
-    def joined(cls, states: Sequence[Any]) -> Self:
+    def joined(cls: type[S], states: Sequence[Any]) -> S:
         """The rows of all states, in order, in memory of their own. See `join`."""
 
-    def row(self, row: int) -> Self:
+    def row(self: S, row: int) -> S:
         """One stream, as a batch of one."""
         return self.select([row])
 
-    def detach(self) -> Self:
+    def detach(self: S) -> S:
         """The state cut from its history, for truncated back-propagation."""
         return self.map(Tensor.detach)
 
-    def to(self, target: torch.device | torch.dtype | str) -> Self:
+    def to(self: S, target: torch.device | torch.dtype | str) -> S:
         """The state on another device or in another floating-point type."""
         return self.map(lambda tensor: tensor.to(target) if _moves(tensor, target) else tensor)
 
-    def usable(self) -> Self:
+    def usable(self: S) -> S:
         """The state where gradients may be recorded: tensors that were made under `inference_mode` are copied."""
         if torch.is_inference_mode_enabled() or not any(tensor.is_inference() for tensor in self.tensors()):
             return self

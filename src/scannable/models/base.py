@@ -41,8 +41,8 @@ class CausalModel(nn.Module, ABC, Generic[S]):
     ) -> Float[Tensor, "b m out"]:
         """Outputs at every position, or at the last `logits_to_keep` of them, if there are so many.
 
-        With `lengths`, only the first so many positions of each row count; with `starts`, documents are packed in a row,
-        each as if it were alone (places, the same in all rows; a sequence of them for each row; or a mask (b, n)).
+        With `lengths`, only the first so many positions of each row count; with `starts`, documents are packed in a
+        row, each as if it were alone (places, the same in all rows; a sequence of them for each row; or a mask (b, n)).
         """
         check_logits_to_keep(logits_to_keep)
         return self.head(last(self.hidden(tokens, lengths=lengths, starts=starts), logits_to_keep))
@@ -76,7 +76,7 @@ class CausalModel(nn.Module, ABC, Generic[S]):
     def extend(
         self, tokens: Integer[Tensor, "b m"], state: S, *, logits_to_keep: int | None = None, lengths: Any = None
     ) -> tuple[Float[Tensor, "b k out"], S]:
-        """Consume m tokens in parallel, from any state: outputs as `forward` gives them, and the state after the tokens.
+        """Consume m tokens in parallel, from any state: outputs as `forward` gives them, and the state behind them.
         Differentiable in the weights and in `state`; with `lengths`, only the first so many tokens of each row.
         """
         check_logits_to_keep(logits_to_keep)

@@ -19,7 +19,7 @@ class LayerOptions:
     heads: int | None = None
     """Where they are not those of the model."""
     mlp: bool | None = None
-    """Whether an MLP follows the layer in its block; None: as the model says, or else as the layer's authors have it."""
+    """Whether an MLP follows the layer in its block; None: as the model says, or else as its authors have it."""
 
     def __init_subclass__(cls) -> None:
         OPTIONS[cls.layer] = cls
@@ -177,7 +177,8 @@ class Mamba2Options(LayerOptions):
     convolution_bias: bool = True
     bias: bool = False
     eps: float = 1e-5
-    step_size_limits: tuple[float, float] = (0.0, float("inf"))
+    step_size_limits: tuple[float, float | None] = (0.0, None)
+    """Between which step sizes are kept; None: no upper limit."""
 
 
 @configurable

@@ -5,7 +5,7 @@ Their learning rates are those that its sweep took.
 
 from typing import TypeVar
 
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm_config import LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.catalogue import recipe
 from scannable.tasks.text import TextTask
@@ -27,9 +27,9 @@ def stdlib() -> Recipe[TransformerPSMConfig, TextTask]:
 
 
 @recipe
-def stdlib_mamba() -> Recipe[ZooConfig, TextTask]:
+def stdlib_mamba() -> Recipe[LMConfig, TextTask]:
     """The same with a Mamba of about as many parameters."""
-    return _on_the_standard_library(ZooConfig(BYTES, "mamba", layers=7, width=64, tie_weights=True), 8e-3)
+    return _on_the_standard_library(LMConfig(BYTES, ("mamba",) * 7, width=64, tie_weights=True), 8e-3)
 
 
 def _on_the_standard_library(model: M, learning_rate: float) -> Recipe[M, TextTask]:

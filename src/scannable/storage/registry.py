@@ -21,11 +21,10 @@ PLUGINS = "scannable.plugins"
 """The group of entry points through which a package brings models, tasks and recipes: each names a module."""
 
 BUILT_IN = (
-    "scannable.models.psm_state",
-    "scannable.models.stream_batch",
+    "scannable.models.lm_state",
     "scannable.models.transformer_psm_config",
+    "scannable.models.layer_options",
     "scannable.models.lm_config",
-    "scannable.models.lm",
     "scannable.baselines.gpt2",
     "scannable.baselines.sliding_window",
     "scannable.baselines.transformers_mamba",
