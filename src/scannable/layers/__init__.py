@@ -1,4 +1,5 @@
-"""Sequence layers: the rows of Table 1 in its order, those that the paper's text and appendix name, and an LSTM.
+"""Sequence layers: the rows of Table 1 in its order, those that the paper's text and appendix name, an LSTM and
+attention.
 
 A layer is imported when it is first asked for: a configuration may name one without waiting for torch.
 """
@@ -8,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scannable.layers.attention import Attention
     from scannable.layers.deltanet import DeltaNet
     from scannable.layers.deltaproduct import DeltaProduct
     from scannable.layers.gated_deltanet import GatedDeltaNet
@@ -35,6 +37,7 @@ __all__ = [
     "RWKV7",
     "S4",
     "S6",
+    "Attention",
     "DeltaNet",
     "DeltaProduct",
     "DenseLTI",
@@ -67,6 +70,7 @@ _CLASSES = {
     "gated_rnn": "GatedRNN",
     "log_linear": "LogLinearAttention",
     "lstm": "LSTM",
+    "attention": "Attention",
 }
 """Each layer's class; its name is that of its module."""
 

@@ -86,7 +86,7 @@ class SequenceLayer(nn.Module, ABC):
         """Bytes of a state after `position` positions; for an affine row the same after any number."""
         return self.initial_state(batch_size).nbytes
 
-    def check(self, x: Tensor, lengths: Tensor | None, mode: str) -> Bool[Tensor, "b n"] | None:
+    def check(self, x: Tensor, lengths: Any, mode: str) -> Bool[Tensor, "b n"] | None:
         """Refuse what no row can take; the positions that count, or None for all."""
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ValueError(f"x has the shape {tuple(x.shape)}; expected (batch, length, {self.width})")

@@ -1,7 +1,7 @@
 """What can be chosen of each layer in a stack: a frozen configuration for each; the field names are the layers' own."""
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 from scannable.models.config_checks import check_sizes
 from scannable.storage.checked_fields import check_fields
@@ -28,6 +28,10 @@ class LayerOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         check_sizes(self, "heads")
+
+    def within(self, model: Any) -> "LayerOptions":
+        """The same with what the configuration of the model decides filled in."""
+        return self
 
     def arguments(self) -> dict[str, Any]:
         """Further arguments of the layer's class."""
@@ -216,3 +220,28 @@ class LSTMOptions(LayerOptions):
     """Of `scannable.zoo.LSTM`."""
 
     layer: ClassVar[str] = "lstm"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(LayerOptions):
+    """Of `scannable.zoo.Attention`."""
+
+    layer: ClassVar[str] = "attention"
+
+    window: int | None = None
+    """Positions that each looks at, itself included; None: all."""
+    positions: Literal["rotary", "none"] | None = None
+    """Rotated queries and keys, or nothing but the causal mask; None: rotary, unless the model learns positions."""
+    qk_norm: bool = False
+    """Bring queries and keys to a mean square of 1, with a learned gain for each head."""
+    convolution: int = 0
+    """Positions of short convolutions of the input and of queries, keys and values; 0 for none."""
+    bias: bool = True
+    """Of the projections."""
+    dropout: float | None = None
+    """Of the attention weights; None: as the model says."""
+
+    def within(self, model: Any) -> "AttentionOptions":
+        positions = self.positions or ("none" if model.positions else "rotary")
+        return replace(self, positions=positions, dropout=model.dropout if self.dropout is None else self.dropout)
