@@ -138,7 +138,9 @@ def test_a_wrong_state_is_refused_and_stays(name: str) -> None:
         with pytest.raises(TypeError, match=rf"from a {kind}, .* not from .*; initial_state\(batch_size\) starts one"):
             model.step(tokens[:, 0], wrong)
     for rows in (1, 3):
-        with pytest.raises(ValueError, match=rf"{rows} rows of tokens for a state of 2|{rows} rows for a state of 2|another|expected"):
+        with pytest.raises(
+            ValueError, match=rf"{rows} rows of tokens for a state of 2|{rows} rows for a state of 2|another|expected"
+        ):
             model.step(tokens_of(rows), state)
     with pytest.raises(ValueError, match=r"batch_size=0 must be a whole number of at least 1"):
         model.initial_state(0)
@@ -154,7 +156,9 @@ def test_a_state_that_was_used_up_is_refused(name: str) -> None:
     state = model.initial_state(2)
     model.prefill(tokens, state)
     for call in (lambda: model.prefill(tokens, state), lambda: model.step(tokens[:, 0], state), state.fork):
-        with pytest.raises(ValueError, match=r"position 0, but .* gone on to (position )?9; use the state .* fork\(\) before"):
+        with pytest.raises(
+            ValueError, match=r"position 0, but .* gone on to (position )?9; use the state .* fork\(\) before"
+        ):
             call()
 
 

@@ -38,7 +38,7 @@ def test_agg_and_inf_of_a_transformer_psm_each_count_their_own_layers() -> None:
         block = getattr(model, part).transformer.blocks[0]
         assert_deviation(block.attention.out.weight, (WIDTH * 2 * depth) ** -0.5)
     assert isinstance(model.head, nn.Linear)
-    assert_deviation(model.state_dict()["identity_0"], 1.0)
+    assert_deviation(model.state_dict()["layer.identity_0"], 1.0)
 
 
 @pytest.mark.parametrize("layers", [1, 4])

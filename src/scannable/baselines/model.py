@@ -26,17 +26,29 @@ class Baseline(CausalModel[S]):
         """How many tokens there are."""
         return self.config.vocab_size
 
-    def hidden(self, tokens: Integer[Tensor, "b n"]) -> Float[Tensor, "b n d"]:
+    def hidden(
+        self, tokens: Integer[Tensor, "b n"], *, lengths: Any = None, starts: Any = None
+    ) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head."""
+        self._check_even(lengths, starts)
         tokens = checked_tokens(tokens, 2, self.vocab_size)
         return self._run(tokens, None)[0] if tokens.numel() else self._nothing(tokens)
 
-    def _consume(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
+    def _consume(self, tokens: Tensor, state: S, lengths: Any) -> tuple[Tensor, S]:
+        self._check_even(lengths, None)
         if not tokens.numel():
             return self._nothing(tokens), state
         hidden, after = self._run(tokens, state)
         assert after is not None
         return hidden, after
+
+    def _check_even(self, lengths: Any, starts: Any) -> None:
+        if lengths is not None or starts is not None:
+            given = "starts" if lengths is None else "lengths"
+            raise ValueError(
+                f"{type(self).__name__} takes rows of one length, each one document, and no {given}; sc.LM and "
+                "sc.TransformerPSM take them"
+            )
 
     def _nothing(self, tokens: Tensor) -> Tensor:
         return next(self.parameters()).new_zeros(*tokens.shape, self.config.width)

@@ -39,7 +39,7 @@ class LMBlock(nn.Module):
         self.norm = norm(config)
         self.mixer: SequenceLayer = layer(config.width, options.heads or config.heads, **options.arguments())
         self.dropout = nn.Dropout(config.dropout)
-        wanted = config.mlp if options.mlp is None else options.mlp
+        wanted = config.mlp if options.with_mlp is None else options.with_mlp
         self.mlp_norm: nn.Module | None = None
         self.mlp: MLP | None = None
         if layer.usual_mlp if wanted is None else wanted:
