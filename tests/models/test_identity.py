@@ -27,8 +27,12 @@ class SumInf(nn.Module):
 
 def model_of(identity: Any, *, incremental: bool, literal: bool = False) -> sc.PrefixScannableModel:
     torch.manual_seed(1)
-    config = sc.TransformerPSMConfig(13, D, C, heads=2, agg_layers=1, inf_layers=1)
-    agg, inf = (TransformerAgg(config), TransformerInf(config)) if incremental else (MeanAgg(), SumInf())
+    config = sc.TransformerPSMConfig(13, D, chunk_length=C, heads=2, agg_layers=1, inf_layers=1)
+    agg, inf = (
+        (TransformerAgg(D, config.heads, config), TransformerInf(D, config.heads, config))
+        if incremental
+        else (MeanAgg(), SumInf())
+    )
     return sc.PrefixScannableModel(
         nn.Embedding(13, D), agg, inf, identity, C, head=nn.Linear(D, 5), literal_identity=literal
     ).double()

@@ -9,7 +9,9 @@ from scannable.models.transformer_psm import TransformerAgg
 
 def model_of(**changes: object) -> sc.TransformerPSM:
     torch.manual_seed(0)
-    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=1, inf_layers=1, heads=2, **changes))  # type: ignore[arg-type]
+    return sc.TransformerPSM(
+        sc.TransformerPSMConfig(7, 32, chunk_length=2, agg_layers=1, inf_layers=1, heads=2, **changes)
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("compress", ["right_half", "projection"])
@@ -78,7 +80,7 @@ def test_agg_starts_from_a_copy_of_inf() -> None:
 
 def test_agg_cannot_start_from_an_inf_of_another_kind() -> None:
     torch.manual_seed(0)
-    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=2, inf_layers=1, heads=2))
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, chunk_length=2, agg_layers=2, inf_layers=1, heads=2))
     with pytest.raises(ValueError, match=r"layers and heads of Inf, \(1, 2\), but it has \(2, 2\)"):
         model.start_agg_from_inf()
     model.inf = torch.nn.Identity()

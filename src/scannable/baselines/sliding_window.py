@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer
 from scannable.nn.block import Attention, Block, Memory, initialise
+from scannable.nn.decay import undecayed
 from scannable.nn.positions import starting_positions
 from scannable.nn.rotary import Rotation
 from scannable.storage.registry import register_model, storable
@@ -78,6 +79,7 @@ class SlidingWindowTransformer(Baseline[SlidingWindowState]):
         self.config: SlidingWindowConfig = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.positions = nn.Parameter(starting_positions(config.context, config.width, sinusoids=config.sinusoids))
+        undecayed(self, "positions")
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList()
         for _ in range(config.layers):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
+from scannable.nn.decay import undecayed
 from scannable.storage.registry import register_model, storable
 
 
@@ -84,6 +85,8 @@ class MambaBaseline(Baseline[MambaState]):
             conv_kernel=config.convolution,
         )
         self.backbone = library.MambaModel(theirs)
+        for layer in self.backbone.layers:
+            undecayed(layer.mixer, "A_log", "D")
         self.head: nn.Module = output_layer(config, self.backbone.embeddings, theirs.initializer_range)
 
     @property

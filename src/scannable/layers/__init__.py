@@ -1,4 +1,5 @@
-"""Sequence layers: the rows of Table 1 in its order, those that the paper's text and appendix name, and an LSTM.
+"""Sequence layers: the rows of Table 1 in its order, those that the paper's text and appendix name, an LSTM and
+attention.
 
 A layer is imported when it is first asked for: a configuration may name one without waiting for torch.
 """
@@ -8,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scannable.layers.attention import Attention
     from scannable.layers.deltanet import DeltaNet
     from scannable.layers.deltaproduct import DeltaProduct
     from scannable.layers.gated_deltanet import GatedDeltaNet
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from scannable.layers.rwkv7 import RWKV7
     from scannable.layers.s4 import S4
     from scannable.layers.s6 import S6
+    from scannable.layers.transformer_psm import TransformerPSMLayer
 
 __all__ = [
     "GLA",
@@ -35,6 +38,7 @@ __all__ = [
     "RWKV7",
     "S4",
     "S6",
+    "Attention",
     "DeltaNet",
     "DeltaProduct",
     "DenseLTI",
@@ -47,6 +51,7 @@ __all__ = [
     "Mamba2",
     "RetNet",
     "SequenceLayer",
+    "TransformerPSMLayer",
 ]
 
 _CLASSES = {
@@ -67,14 +72,18 @@ _CLASSES = {
     "gated_rnn": "GatedRNN",
     "log_linear": "LogLinearAttention",
     "lstm": "LSTM",
+    "attention": "Attention",
+    "psm": "TransformerPSMLayer",
 }
-"""Each layer's class; its name is that of its module."""
+"""Each layer's class."""
+_ELSEWHERE = {"psm": "transformer_psm"}
+"""The modules of those that are not in one of their name."""
 
 
 class _Layers(Mapping[str, "type[SequenceLayer]"]):
     def __getitem__(self, name: str) -> "type[SequenceLayer]":
         kind = _CLASSES[name]
-        return getattr(import_module(f"{__name__}.{name}"), kind)
+        return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, name)}"), kind)
 
     def __contains__(self, name: object) -> bool:
         # Without importing it.

@@ -55,26 +55,34 @@ class RecurrentLayer(SequenceLayer):
         if rows not in self._expected:
             # Kept, because a step asks every time.
             self._expected = {rows: {name: (x.shape, x.dtype) for name, x in self.empty(rows).items()}}
-        expected = self._expected[rows]
-        held_parts = state.parts
-        if held_parts.keys() != expected.keys():
-            raise ValueError(
-                f"the state holds {', '.join(map(str, held_parts)) or 'nothing'}, that of {type(self).__name__} "
-                f"{', '.join(expected)}; another layer made it: start from this layer's initial_state({rows})"
-            )
-        for name, (shape, dtype) in expected.items():
-            held = held_parts[name]
-            if held.shape != shape or held.dtype != dtype:
-                raise ValueError(
-                    f"the state's {name!r} has the shape {tuple(held.shape)} and dtype {held.dtype}, expected "
-                    f"{tuple(shape)} and {dtype}; another model or batch made it: start from this layer's "
-                    f"initial_state({rows})"
-                )
+        check_parts(self, state.parts, self._expected[rows], rows)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # A change of dtype changes what is expected of a state.
         self._expected = {}
         return super()._apply(fn, recurse)
+
+
+def check_parts(
+    layer: SequenceLayer,
+    held: Mapping[str, Tensor],
+    expected: Mapping[str, tuple[torch.Size, torch.dtype]],
+    rows: int,
+) -> None:
+    """Refuse parts of a state of other names, shapes or dtypes than this layer makes for so many rows."""
+    if held.keys() != expected.keys():
+        raise ValueError(
+            f"the state holds {', '.join(map(str, held)) or 'nothing'}, that of {type(layer).__name__} "
+            f"{', '.join(expected)}; another layer made it: start from this layer's initial_state({rows})"
+        )
+    for name, (shape, dtype) in expected.items():
+        part = held[name]
+        if part.shape != shape or part.dtype != dtype:
+            raise ValueError(
+                f"the state's {name!r} has the shape {tuple(part.shape)} and dtype {part.dtype}, expected "
+                f"{tuple(shape)} and {dtype}; another model or batch made it: start from this layer's "
+                f"initial_state({rows})"
+            )
 
 
 def owned(parts: Mapping[str, Tensor]) -> Parts:

@@ -1,9 +1,11 @@
 """What can be chosen of each layer in a stack: a frozen configuration for each; the field names are the layers' own."""
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
+from scannable.layers.psm_choices import PSMChoices
 from scannable.models.config_checks import check_sizes
+from scannable.models.transformer_psm_config import check_psm
 from scannable.storage.checked_fields import check_fields
 from scannable.storage.registry import configurable
 
@@ -19,7 +21,7 @@ class LayerOptions:
 
     heads: int | None = None
     """Where they are not those of the model."""
-    mlp: bool | None = None
+    with_mlp: bool | None = None
     """Whether an MLP follows the layer in its block; None: as the model says, or else as its authors have it."""
 
     def __init_subclass__(cls) -> None:
@@ -30,6 +32,10 @@ class LayerOptions:
             raise ValueError(f"LayerOptions are those of no layer; choose among {', '.join(OPTIONS)}")
         check_fields(self)
         check_sizes(self, "heads")
+
+    def within(self, model: Any) -> "LayerOptions":
+        """The same with what the configuration of the model decides filled in."""
+        return self
 
     def arguments(self) -> dict[str, Any]:
         """Further arguments of the layer's class."""
@@ -218,3 +224,43 @@ class LSTMOptions(LayerOptions):
     """Of `scannable.zoo.LSTM`."""
 
     layer: ClassVar[str] = "lstm"
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(LayerOptions):
+    """Of `scannable.zoo.Attention`."""
+
+    layer: ClassVar[str] = "attention"
+
+    window: int | None = None
+    """Positions that each looks at, itself included; None: all."""
+    positions: Literal["rotary", "none"] | None = None
+    """Rotated queries and keys, or nothing but the causal mask; None: rotary, unless the model learns positions."""
+    qk_norm: bool = False
+    """Bring queries and keys to a mean square of 1, with a learned gain for each head."""
+    convolution: int = 0
+    """Positions of short convolutions of the input and of queries, keys and values; 0 for none."""
+    bias: bool = True
+    """Of the projections."""
+    dropout: float | None = None
+    """Of the attention weights; None: as the model says."""
+
+    def within(self, model: Any) -> "AttentionOptions":
+        positions = self.positions or ("none" if model.positions else "rotary")
+        return replace(self, positions=positions, dropout=model.dropout if self.dropout is None else self.dropout)
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class PSMOptions(PSMChoices, LayerOptions):
+    """Of `scannable.TransformerPSMLayer`."""
+
+    layer: ClassVar[str] = "psm"
+
+    agg_layers: int = 1
+    inf_layers: int = 1
+
+    def within(self, model: Any) -> "PSMOptions":
+        check_psm(self, model.width, self.heads or model.heads)
+        return self

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scannable.layers import LAYERS
 from scannable.layers.affine.recurrence import Mode
+from scannable.layers.attention import Attention
 from scannable.layers.layer import SequenceLayer
 from scannable.layers.state import State, advanced
 from scannable.models.base import CausalModel, check_logits_to_keep, last
@@ -38,7 +39,7 @@ class LMBlock(nn.Module):
         self.norm = norm(config)
         self.mixer: SequenceLayer = layer(config.width, options.heads or config.heads, **options.arguments())
         self.dropout = nn.Dropout(config.dropout)
-        wanted = config.mlp if options.mlp is None else options.mlp
+        wanted = config.mlp if options.with_mlp is None else options.with_mlp
         self.mlp_norm: nn.Module | None = None
         self.mlp: MLP | None = None
         if layer.usual_mlp if wanted is None else wanted:
@@ -90,8 +91,8 @@ class LM(CausalModel[LMState]):
 
         model = LM(LMConfig(vocab_size=50257, width=256, layers=("mamba", "mamba", "psm", "attention")))
 
-    Projections start with variance 1 / fan-in, those that write to the residual stream less by the square root of how
-    many there are.
+    Projections start with variance 1 / fan-in unless `init_std` says otherwise, those that write to the residual stream
+    less by the square root of how many there are.
     """
 
     state_kind: ClassVar[type] = LMState
@@ -103,21 +104,34 @@ class LM(CausalModel[LMState]):
         self.positions: nn.Parameter | None = None
         self.blocks = nn.ModuleList(LMBlock(config, options) for options in config.options())
         self.norm = norm(config)
+        self.dropout = nn.Dropout(config.dropout)
         self.head: nn.Module
+        # A tied embedding must give logits of unit scale.
+        scale = config.init_std or (config.width**-0.5 if config.tie_weights else 1.0)
+        if scale != 1:
+            nn.init.normal_(self.embedding.weight, std=scale)
         if config.tie_weights:
-            nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
             self.head = TiedHead(self.embedding)
         else:
             self.head = projection(config.width, config.out_size or config.vocab_size)
         if config.positions:
             start = starting_positions(config.positions, config.width, sinusoids=config.sinusoids)
             # Of the scale of the embeddings that they are added to.
-            scale = config.width**-0.5 if config.tie_weights else 1.0
             self.positions = nn.Parameter(start * scale)
+        if config.init_std is not None:
+            self._restart(config.init_std)
         self._scale_residuals()
 
     def _blocks(self) -> Iterator[LMBlock]:
         return (cast(LMBlock, block) for block in self.blocks)
+
+    def _restart(self, std: float) -> None:
+        """GPT-2's start, of what GPT-2 has."""
+        parts: list[nn.Module] = [self.head]
+        for block in self._blocks():
+            parts += [part for part in (block.mixer, block.mlp) if isinstance(part, Attention | MLP)]
+        for linear in (module for part in parts for module in part.modules() if isinstance(module, nn.Linear)):
+            nn.init.normal_(linear.weight, std=std)
 
     @torch.no_grad()
     def _scale_residuals(self) -> None:
@@ -159,7 +173,7 @@ class LM(CausalModel[LMState]):
     ) -> Float[Tensor, "b n d"]:
         """What `forward` gives to the head."""
         tokens = checked_tokens(tokens, 2, self.vocab_size)
-        places = self._places(tokens, starts)
+        places = self._places(tokens, lengths, starts)
         x = self._embedded(tokens, places)
         again = self.config.checkpoint and self.training and torch.is_grad_enabled()
         for block in self._blocks():
@@ -167,28 +181,36 @@ class LM(CausalModel[LMState]):
             x = checkpoint(block, x, use_reentrant=False, **options) if again else block(x, **options)
         return self.norm(x)
 
-    def _places(self, tokens: Tensor, starts: Any) -> Tensor | None:
+    def _places(self, tokens: Tensor, lengths: Any, starts: Any) -> Tensor | None:
         """Where each token stands in its document."""
         if self.positions is None:
             return None
         b, n = tokens.shape
         if starts is None:
-            self._check_learned(n)
-            return torch.arange(n, device=tokens.device).expand(b, n)
+            return self._within_positions(torch.arange(n, device=tokens.device), (0,) * b, n, lengths).expand(b, n)
         documents = documents_of(b, n, starts=starts).in_all_rows()
-        self._check_learned(int(documents.counts.max(initial=0)))
-        places = runs(documents.counts * 0, documents.counts)
-        return on_device(places, tokens.device).view(b, n)
+        places = on_device(runs(documents.counts * 0, documents.counts), tokens.device).view(b, n)
+        return self._within_positions(places, (0,), int(documents.counts.max(initial=0)), None)
 
-    def _check_learned(self, furthest: int) -> None:
-        if self.positions is not None and furthest > len(self.positions):
-            raise ValueError(f"{furthest} positions, but only {len(self.positions)} are learned")
+    def _within_positions(self, places: Tensor, start: tuple[int, ...], n: int, lengths: Any) -> Tensor:
+        """Places of tokens; refused if one that counts has no learned position."""
+        assert self.positions is not None
+        learned = len(self.positions)
+        if max(start, default=0) + n <= learned:
+            return places
+        furthest = max(advanced(start, n, lengths), default=0)
+        if furthest > learned:
+            raise ValueError(
+                f"{furthest} tokens are more than the {learned} positions this model has learned; build it with more "
+                "positions, or with positions=0 and rotary ones"
+            )
+        return places.clamp(max=learned - 1)
 
     def _embedded(self, tokens: Tensor, places: Tensor | None) -> Tensor:
         x = functional.embedding(tokens, self.embedding.weight)
-        if self.positions is None or places is None:
-            return x
-        return x + functional.embedding(places, self.positions)
+        if self.positions is not None and places is not None:
+            x = x + functional.embedding(places, self.positions)
+        return self.dropout(x) if self.training else x
 
     def _empty(self, batch_size: int) -> LMState:
         layers = tuple(block.mixer.initial_state(batch_size) for block in self._blocks())
@@ -215,11 +237,9 @@ class LM(CausalModel[LMState]):
         mode: Mode = "step" if m == 1 else "chunkwise"
         places = None
         if self.positions is not None:
-            places = torch.tensor(state.positions, device=tokens.device)[:, None] + torch.arange(
-                m, device=tokens.device
-            )
-            self._check_learned(max(advanced(state.positions, m, lengths), default=0))
-            places = places.clamp(max=len(self.positions) - 1)
+            places = torch.tensor(state.positions, device=tokens.device)[:, None]
+            places = places + torch.arange(m, device=tokens.device)
+            places = self._within_positions(places, state.positions, m, lengths)
         x = self._embedded(tokens, places)
         after: list[State] = []
         for block, layer in zip(self._blocks(), state.layers, strict=True):

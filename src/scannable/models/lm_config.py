@@ -41,8 +41,12 @@ class LMConfig:
     tie_weights: bool = False
     """Use the embedding as the output layer; needs outputs that are the vocabulary."""
     dropout: float = 0.0
+    """Of the embedding, of what each layer and MLP adds, and of attention weights."""
     eps: float = 1e-5
     """Of the norms."""
+    init_std: float | None = None
+    """Deviation at the start, as GPT-2 has it (0.02), of embedding, positions, output layer, attention and MLPs; None:
+    as each fan-in has it. What writes to the residual stream starts lower by the square root of how many do."""
     checkpoint: bool = False
     """Keep no activations of the blocks for backward; compute each of them twice."""
 
@@ -52,6 +56,8 @@ class LMConfig:
         check_switches(self, "mlp", "checkpoint", "sinusoids")
         check_dropout(self)
         check_number(self, "eps", lambda eps: eps > 0, "be above 0")
+        if self.init_std is not None:
+            check_number(self, "init_std", lambda std: std > 0, "be above 0, or None")
         check_choice(self, "activation", "gelu", "swiglu", "relu2")
         check_choice(self, "norm", "rms", "layer")
         if type(self.positions) is not int or self.positions < 0:
@@ -66,7 +72,8 @@ class LMConfig:
 
     def options(self) -> tuple[LayerOptions, ...]:
         """What each layer is, spelled out."""
-        return tuple(layer if isinstance(layer, LayerOptions) else OPTIONS[layer]() for layer in self.layers)
+        chosen = (layer if isinstance(layer, LayerOptions) else OPTIONS[layer]() for layer in self.layers)
+        return tuple(options.within(self) for options in chosen)
 
 
 register_model("scannable.models.lm:LM", LMConfig)

@@ -7,19 +7,23 @@ from torch import Tensor
 
 from scannable.layers.affine.actions import Scalar
 from scannable.layers.affine.monoid import Affine
+from scannable.layers.attention_state import AttentionState
 from scannable.layers.log_linear_state import LogLinearState, RowsAtOnePosition
 from scannable.layers.psm_state import ChunkBuffers, PSMState
 from scannable.layers.state import State, TensorState, checked_rows, join
 from scannable.nn.cache import KVCache
 from scannable.scan import Roots, ScanState
+from scannable.scan.push import Push
 from scannable.storage.registry import storable
 
 for kind in (
     Affine,
+    AttentionState,
     ChunkBuffers,
     KVCache,
     LogLinearState,
     PSMState,
+    Push,
     Roots,
     RowsAtOnePosition,
     Scalar,
