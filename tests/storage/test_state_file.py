@@ -113,7 +113,8 @@ def test_two_views_of_one_memory_are_saved_as_what_they_are(tmp_path: Path) -> N
     """Offset, shape, stride, dtype and the conjugate flag all make another tensor; the same view is stored once."""
     x = torch.randn(6, 6)
     z = torch.complex(x, x + 1)
-    views = (x, x.T, x[1:4], x[:3], x.view(36), x.view(torch.int32), z, z.conj(), x)
+    w = z.to(torch.complex128)
+    views = (x, x.T, x[1:4], x[:3], x.view(36), x.view(torch.int32), z, z.conj(), w, w.mH, w[2:3], w[0, 0], x)
     sc.save_state(sc.empty(views), tmp_path / "views")
     found = sc.load_state(tmp_path / "views").identity
     for one, view in zip(found, views, strict=True):

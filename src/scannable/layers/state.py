@@ -76,7 +76,7 @@ class State(ABC):
 
     def to(self: S, target: torch.device | torch.dtype | str) -> S:
         """The state on another device or in another floating-point type."""
-        return self.map(lambda tensor: tensor.to(target) if _moves(tensor, target) else tensor)
+        return self.map(lambda tensor: tensor.to(_target_of(tensor, target)))
 
     def usable(self: S) -> S:
         """The state where gradients may be recorded: tensors that were made under `inference_mode` are copied."""
@@ -85,8 +85,11 @@ class State(ABC):
         return self.map(Tensor.clone)
 
 
-def _moves(tensor: Tensor, target: torch.device | torch.dtype | str) -> bool:
-    return not isinstance(target, torch.dtype) or tensor.is_floating_point()
+def _target_of(tensor: Tensor, target: torch.device | torch.dtype | str) -> torch.device | torch.dtype | str:
+    """What a tensor is converted to: of numbers that are not real a precision has its own kind, or none."""
+    if not isinstance(target, torch.dtype) or tensor.is_floating_point():
+        return target
+    return target.to_complex() if tensor.is_complex() else tensor.dtype
 
 
 def join(states: Sequence[S]) -> S:

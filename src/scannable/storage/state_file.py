@@ -13,6 +13,8 @@ from scannable.storage.strict_json import parse
 from scannable.storage.tensor_file import TensorFileError, read_sealed, write_sealed
 
 FORMAT = "scannable-state-2"
+PAIRS = ".pairs"
+"""How the name of a complex128 tensor ends: safetensors has none, so its real and imaginary parts are on a last axis."""
 
 
 class StateFileError(ValueError):
@@ -36,7 +38,7 @@ def save_state(state: Any, path: str | Path) -> None:
     def store(tensor: Tensor) -> str:
         view = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
         memory = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.dtype, *view)
-        name = names.setdefault(memory, f"t{len(names)}")
+        name = names.setdefault(memory, f"t{len(names)}{PAIRS if tensor.dtype == torch.complex128 else ''}")
         tensors[name] = tensor
         return name
 
@@ -46,7 +48,8 @@ def save_state(state: Any, path: str | Path) -> None:
         from_plain(structure, Any, "the state", tensors=tensors)
     except ConfigurationError as error:
         raise TypeError(f"a {type(state).__name__} cannot be saved: {error}") from error
-    write_sealed(Path(path), tensors, {"format": FORMAT, "structure": json.dumps(structure, allow_nan=False)})
+    written = {name: _as_pairs(tensor) if name.endswith(PAIRS) else tensor for name, tensor in tensors.items()}
+    write_sealed(Path(path), written, {"format": FORMAT, "structure": json.dumps(structure, allow_nan=False)})
 
 
 def load_state(path: str | Path, device: str | torch.device = "cpu") -> Any:
@@ -54,10 +57,13 @@ def load_state(path: str | Path, device: str | torch.device = "cpu") -> Any:
     path = Path(path)
     try:
         metadata, tensors = read_sealed(path, FORMAT)
-        placed = {name: tensor.to(device) for name, tensor in tensors.items()}
+        placed = {
+            name: (torch.view_as_complex(tensor) if name.endswith(PAIRS) else tensor).to(device)
+            for name, tensor in tensors.items()
+        }
         structure = parse(metadata.get("structure", ""))
         state = from_plain(structure, Any, "the state", tensors=placed)
-    except (TensorFileError, ValueError) as error:
+    except (TensorFileError, ValueError, RuntimeError) as error:
         raise StateFileError(
             f"{path} cannot be read as a saved state: {error}; it is truncated, damaged or something else"
         ) from error
@@ -65,6 +71,10 @@ def load_state(path: str | Path, device: str | torch.device = "cpu") -> Any:
     if problem:
         raise StateFileError(f"{path} holds no state but a {type(state).__name__}: {problem}")
     return state
+
+
+def _as_pairs(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.detach().resolve_conj().resolve_neg())
 
 
 def _why_no_state(value: Any) -> str | None:
