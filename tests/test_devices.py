@@ -17,8 +17,6 @@ from scannable.baselines import (
     GPT2BaselineConfig,
     MambaBaseline,
     MambaBaselineConfig,
-    SlidingWindowConfig,
-    SlidingWindowTransformer,
 )
 from scannable.layers import LAYERS
 from scannable.layers.layer import LayerState
@@ -239,7 +237,7 @@ def test_a_language_model_of_any_row_runs_where_it_is(row: str) -> None:
 
 
 def test_a_sliding_window_runs_where_it_is() -> None:
-    model = on_meta(lambda: SlidingWindowTransformer(SlidingWindowConfig(VOCABULARY, WIDTH, 2, 2, 4)))
+    model = on_meta(lambda: LM(LMConfig(VOCABULARY, (AttentionOptions(window=4),) * 2, WIDTH, 2)))
     trained(model)
     streamed(model.eval())
 

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "spd": {"spd", "scan", "models.protocol"},
     "tasks": {"tasks", "storage"},
     "training": {"training", "tasks", "nn", "storage", "models.protocol"},
-    "baselines": {"baselines", "models.base", "models.config_checks", "models.tokens", "nn", "storage"},
+    "baselines": {"baselines", "layers", "scan", "models.base", "models.config_checks", "models.tokens", "nn", "storage"},
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     "hf": {"hf", *CORE},
     "experiments": CORE | LABORATORY,

@@ -15,8 +15,6 @@ from scannable.baselines import (
     GPT2BaselineConfig,
     MambaBaseline,
     MambaBaselineConfig,
-    SlidingWindowConfig,
-    SlidingWindowTransformer,
 )
 from scannable.models.base import CausalModel
 
@@ -43,7 +41,7 @@ MODELS: dict[str, Callable[[], CausalModel[Any]]] = {
     "log_linear": lambda: sc.ZooLM(sc.ZooConfig(**SIZES, row="log_linear", heads=2, layers=1)),
     "lstm": lambda: sc.ZooLM(sc.ZooConfig(**SIZES, row="lstm", layers=1)),
     "gpt2": lambda: GPT2Baseline(GPT2BaselineConfig(**SIZES, heads=2, layers=1, context=50)),
-    "window": lambda: SlidingWindowTransformer(SlidingWindowConfig(**SIZES, layers=1, window=5)),
+    "window": lambda: LM(LMConfig(**SIZES, layers=(AttentionOptions(window=5),), heads=2)),
     "mamba": lambda: MambaBaseline(MambaBaselineConfig(**SIZES, layers=1, state_size=4)),
 }
 each = pytest.mark.parametrize("name", MODELS)
