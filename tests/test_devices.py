@@ -20,6 +20,9 @@ from scannable.baselines import (
 )
 from scannable.layers import LAYERS
 from scannable.layers.layer import LayerState
+from scannable.models.layer_options import AttentionOptions
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 from scannable.nn.loss import sliced_cross_entropy
 from scannable.scan.tree import flatten
 

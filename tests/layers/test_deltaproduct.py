@@ -173,7 +173,7 @@ def test_strengths_reach_two_only_where_eigenvalues_may_be_negative(row: Any, ne
     layer = row(16, 2, negative_eigenvalues=negative)
     with torch.no_grad():
         layer.strength.weight.mul_(10)
-    prepared = layer.prepare(torch.randn(2, 50, 16), layer.initial_state(2), None)
+    prepared = layer.prepare(torch.randn(2, 50, 16), layer.empty(2), None)
     rule = prepared.recurrence if isinstance(prepared.recurrence, DeltaRule) else prepared.recurrence.single_steps()
     written = (rule.strength * rule.key.square().sum(-1)).detach()
     assert 0 <= float(written.min()) < 0.01

@@ -14,7 +14,8 @@ import scannable as sc
 from scannable import zoo
 from scannable.layers import log_linear
 from scannable.layers.affine.recurrence import MODES, Mode
-from scannable.layers.log_linear_state import LogLinearMemory, join_memories
+from scannable.layers.log_linear_state import LogLinearState
+from scannable.layers.state import State
 from scannable.scan.tree import flatten, unflatten
 
 CHUNK = 8
@@ -70,7 +71,7 @@ def test_a_state_holds_its_roots_and_the_chunk_in_progress() -> None:
     for n in (1, 7, 63, 64, 65, 8 * 255 + 5):
         _, state = layer.extend(torch.randn(3, n, 8), layer.initial_state(3))
         expected = 3 * 2 * 8 * ((n // 8).bit_count() * (4 * 4 + 1) + n % 8 * (4 + 4 + 1))
-        assert state["memory"].nbytes == layer.state_nbytes(n, 3) == expected
+        assert state.nbytes == layer.state_nbytes(n, 3) == expected
         assert sum(leaf.untyped_storage().nbytes() for leaf in leaves(state)) == expected
 
 
@@ -79,7 +80,8 @@ def test_a_state_holds_its_roots_and_the_chunk_in_progress() -> None:
 @settings(max_examples=20, deadline=None)
 def test_each_row_goes_its_own_way(pieces: list[list[int]], mode: Mode) -> None:
     layer = layer_of()
-    state, alone = layer.initial_state(3), [layer.initial_state(1) for _ in range(3)]
+    state: State = layer.initial_state(3)
+    alone: list[State] = [layer.initial_state(1) for _ in range(3)]
     for lengths in pieces:
         x = torch.randn(3, max(lengths), 8)
         y, state = layer.extend(x, state, lengths=torch.tensor(lengths), mode=mode)
@@ -87,12 +89,12 @@ def test_each_row_goes_its_own_way(pieces: list[list[int]], mode: Mode) -> None:
         for i, n in enumerate(lengths):
             y_alone, alone[i] = layer.extend(x[i : i + 1, :n], alone[i])
             assert_same(y[i : i + 1, :n], y_alone)
-    memory = state["memory"]
-    assert memory.positions == tuple(sum(column) for column in zip(*pieces, strict=True))
-    assert len(memory.groups) == len(set(memory.positions))
-    assert memory.nbytes == sum(layer.state_nbytes(position) for position in memory.positions)
+    assert state.positions == tuple(sum(column) for column in zip(*pieces, strict=True))
+    assert state.position == max(state.positions)
+    assert isinstance(state, LogLinearState) and len(state.groups) == len(set(state.positions))
+    assert state.nbytes == sum(layer.state_nbytes(position) for position in state.positions)
     for i in range(3):
-        assert_same(memory.take([i]), alone[i]["memory"])
+        assert_same(state.row(i), alone[i])
 
 
 @pytest.mark.parametrize("n", [1, 7, 63, 65])
@@ -133,60 +135,57 @@ def test_gradients_go_through_a_state_with_rows_at_different_positions() -> None
 def test_rows_that_meet_again_share_one_counter_again() -> None:
     layer, x = layer_of(), torch.randn(3, 30, 8)
     _, state = layer.extend(x[:, :20], layer.initial_state(3), lengths=torch.tensor([20, 4, 9]))
-    assert len(state["memory"].groups) == 3
+    assert isinstance(state, LogLinearState) and len(state.groups) == 3
     later = torch.zeros(3, 21, 8)
     for i, n in enumerate([20, 4, 9]):
         later[i, : 25 - n] = x[i, n:25]
     _, state = layer.extend(later, state, lengths=torch.tensor([5, 21, 16]))
-    assert [group.rows for group in state["memory"].groups] == [(0, 1, 2)]
+    assert isinstance(state, LogLinearState) and [group.rows for group in state.groups] == [(0, 1, 2)]
     assert_same(state, layer.extend(x[:, :25], layer.initial_state(3))[1])
 
 
-def test_memories_join_and_rows_are_taken_out_again() -> None:
+def test_states_join_and_rows_are_taken_out_again() -> None:
     layer = layer_of()
-    one = layer.extend(torch.randn(2, 19, 8), layer.initial_state(2))[1]["memory"]
-    other = layer.extend(torch.randn(3, 19, 8), layer.initial_state(3), lengths=torch.tensor([19, 3, 0]))[1]["memory"]
-    both = join_memories([one, other, one])
-    assert both.positions == (19, 19, 19, 3, 0, 19, 19)
+    one = layer.extend(torch.randn(2, 19, 8), layer.initial_state(2))[1]
+    other = layer.extend(torch.randn(3, 19, 8), layer.initial_state(3), lengths=torch.tensor([19, 3, 0]))[1]
+    both = sc.join([one, other, one])
+    assert isinstance(both, LogLinearState) and both.positions == (19, 19, 19, 3, 0, 19, 19)
     assert [group.rows for group in both.groups] == [(4,), (3,), (0, 1, 2, 5, 6)]
-    assert_same(both.take([2, 3, 4]), other)
-    assert_same(both.take([6, 0]), one.take([1, 0]))
+    assert_same(both.select([2, 3, 4]), other)
+    assert_same(both.select([6, 0]), one.select([1, 0]))
     x = torch.randn(7, 6, 8)
-    y, after = layer.extend(x, {"memory": both})
-    y_other, after_other = layer.extend(x[2:5], {"memory": other})
+    y, after = layer.extend(x, both)
+    y_other, after_other = layer.extend(x[2:5], other)
     assert_same(y[2:5], y_other)
-    assert_same(after["memory"].take([2, 3, 4]), after_other["memory"])
-    twice = both.take([3, 3])
+    assert_same(after.select([2, 3, 4]), after_other)
+    twice = both.select([3, 3])
     assert twice.batch_size == 2 and twice.positions == (3, 3)
-    with pytest.raises(ValueError, match="there is no row 7 among 7"):
-        both.take([7])
-    with pytest.raises(ValueError, match=r"memories over chunks of \[8, 16\] positions do not join"):
-        join_memories([one, layer_of(16).initial_state(1)["memory"]])
+    with pytest.raises(IndexError, match="row 7 of a batch of 7 streams; rows count from 0"):
+        both.row(7)
+    with pytest.raises(ValueError, match=r"states over chunks of \[8, 16\] positions do not join"):
+        sc.join([one, layer_of(16).initial_state(1)])
 
 
 def test_a_saved_stream_of_rows_at_different_positions_goes_on_bit_for_bit(tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
-    model = sc.ZooLM(sc.ZooConfig(40, "log_linear", layers=2, width=16, heads=2)).eval()
+    model = sc.LM(sc.LMConfig(40, ("log_linear",) * 2, width=16, heads=2)).eval()
     tokens, lengths = torch.randint(0, 40, (3, 70)), torch.tensor([70, 65, 1])
     _, state = model.prefill(tokens, model.initial_state(3), lengths=lengths)
     _, state = model.prefill(tokens, state, lengths=lengths.flip(0))
     sc.save_state(state, tmp_path / "stream.safetensors")
     resumed = sc.load_state(tmp_path / "stream.safetensors")
-    assert isinstance(resumed.layers[0]["memory"], LogLinearMemory)
-    assert resumed.layers[0]["memory"].positions == (71, 130, 71)
+    assert isinstance(resumed.layers[0], LogLinearState)
+    assert resumed.positions == resumed.layers[0].positions == (71, 130, 71)
     assert torch.equal(model.step(tokens[:, 0], resumed)[0], model.step(tokens[:, 0], state)[0])
 
 
 @pytest.mark.usefixtures("shapes_unchecked")
-def test_a_memory_that_is_ahead_of_its_stream_or_has_lost_a_row_is_refused() -> None:
+def test_a_state_that_holds_a_row_twice_or_counts_other_chunks_is_refused() -> None:
     layer = layer_of()
     _, state = layer.extend(torch.randn(2, 9, 8), layer.initial_state(2))
-    with pytest.raises(ValueError, match="counter stands at 9 positions, the stream at 8"):
-        layer.check_position(state, 8)
-    layer.check_position(state, 9)
-    memory: LogLinearMemory = state["memory"]
-    doubled = LogLinearMemory(CHUNK, (*memory.groups, memory.take([0]).groups[0]))
+    assert isinstance(state, LogLinearState)
+    doubled = LogLinearState(CHUNK, (*state.groups, state.row(0).groups[0]))
     with pytest.raises(ValueError, match="the state holds 3 rows, expected 2; another model or batch made it"):
-        layer.extend(torch.randn(2, 1, 8), {"memory": doubled})
+        layer.extend(torch.randn(2, 1, 8), doubled)
     with pytest.raises(ValueError, match="a layer with another chunk than 16 made it"):
         layer_of(16).extend(torch.randn(2, 1, 8), state)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from scannable import zoo
 from scannable.layers.affine.recurrence import Mode
-from scannable.layers.layer import LayerState, SequenceLayer
-from scannable.scan.tree import flatten
+from scannable.layers.layer import SequenceLayer
+from scannable.layers.state import State, TensorState
 
 LENGTHS = [1, 7, 63, 64, 65, 200]
 
@@ -31,19 +31,16 @@ def layer_of(name: str, width: int = 16, heads: int = 2) -> SequenceLayer:
     return layer
 
 
-def leaves(state: LayerState) -> list[Tensor]:
-    return flatten(state)[0]
+def leaves(state: State) -> list[Tensor]:
+    return list(state.tensors())
 
 
-def row_of(state: LayerState, i: int) -> LayerState:
-    """The state of row i by itself."""
-    if "memory" in state:
-        return {"memory": state["memory"].take([i])}
-    rows = 1 if "h" in state else 0  # torch's own LSTM has the layers in front
-    return {part: value.narrow(rows, i, 1) for part, value in state.items()}
+def memory(state: State) -> list[Tensor]:
+    """What the recurrence itself remembers, without the tokens of a convolution."""
+    return [state["s"]] if isinstance(state, TensorState) else leaves(state)
 
 
-def run(layer: SequenceLayer, x: Tensor, mode: Mode, pieces: list[int]) -> tuple[Tensor, LayerState]:
+def run(layer: SequenceLayer, x: Tensor, mode: Mode, pieces: list[int]) -> tuple[Tensor, State]:
     state, outputs = layer.initial_state(x.shape[0]), list[Tensor]()
     for piece in x.split(pieces, 1):
         y, state = layer.extend(piece, state, mode=mode)
@@ -98,10 +95,10 @@ def test_right_padding_is_ignored(name: str) -> None:
     for part, part_noisy in zip(leaves(state), leaves(state_noisy), strict=True):
         assert torch.equal(part, part_noisy)
     for i, n in enumerate(lengths.tolist()):
-        y_alone, alone = layer.extend(x[i : i + 1, :n], row_of(start, i))
+        y_alone, alone = layer.extend(x[i : i + 1, :n], start.row(i))
         assert_close(y[i : i + 1, :n], y_alone, 1e-12)
         assert torch.equal(y[i, :n], y_noisy[i, :n])
-        for found, expected in zip(leaves(row_of(state, i)), leaves(alone), strict=True):
+        for found, expected in zip(leaves(state.row(i)), leaves(alone), strict=True):
             assert_close(found, expected, 1e-12)
 
 
@@ -110,17 +107,16 @@ def test_the_state_of_an_affine_row_does_not_grow(name: str) -> None:
     layer = layer_of(name)
     for n in (1, 64, 127, 200):
         _, state = layer.extend(torch.randn(2, n, 16), layer.initial_state(2))
-        held = sum(part.nbytes for part in state.values())
-        assert held == layer.state_nbytes(n, 2)
+        assert state.nbytes == layer.state_nbytes(n, 2)
         if name != "log_linear":
-            assert held == layer.state_nbytes(0, 2)
+            assert state.nbytes == layer.state_nbytes(0, 2)
 
 
 def test_the_state_of_log_linear_attention_grows_with_the_logarithm() -> None:
     layer = zoo.LogLinearAttention(16, 2, chunk=4)
     _, state = layer.extend(torch.randn(1, 4 * 255, 16), layer.initial_state(1))
     memory = 2 * (8 * 8 + 1) * 8
-    assert sum(part.nbytes for part in state.values()) == 8 * memory  # eight roots
+    assert state.nbytes == 8 * memory  # eight roots
     assert layer.state_nbytes(4 * 255) == 8 * memory
 
 
@@ -142,8 +138,7 @@ def test_bfloat16_layers_keep_a_float32_state(name: str) -> None:
     assert y.dtype == torch.bfloat16
     if name == "lstm":
         return  # it carries its own outputs
-    held = leaves(state if name == "log_linear" else {"s": state["s"]})
-    assert {leaf.dtype for leaf in held} <= {torch.float32, torch.complex64}
+    assert {leaf.dtype for leaf in memory(state)} <= {torch.float32, torch.complex64}
     truth = layer.double()(x.double()).detach()
     error = (y.detach().double() - truth).pow(2).mean().sqrt() / truth.pow(2).mean().sqrt()
     assert float(error) < 0.05  # eight bits in every projection
@@ -157,8 +152,7 @@ def test_under_autocast_the_state_stays_float32(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         y, state = layer.extend(x, layer.initial_state(2))
     if name != "lstm":
-        held = leaves(state if name == "log_linear" else {"s": state["s"]})
-        assert {leaf.dtype for leaf in held} <= {torch.float32, torch.complex64}
+        assert {leaf.dtype for leaf in memory(state)} <= {torch.float32, torch.complex64}
     truth = layer(x).detach()
     error = (y.detach().float() - truth).pow(2).mean().sqrt() / truth.pow(2).mean().sqrt()
     assert float(error) < 0.05
@@ -214,7 +208,7 @@ def test_an_mlstm_with_huge_gates_neither_overflows_nor_forgets() -> None:
     assert_close(y.detach().double(), truth, 1e-4)
 
 
-def held_storage(state: LayerState) -> int:
+def held_storage(state: State) -> int:
     """Bytes that the state keeps alive, views or not."""
     storages = {leaf.untyped_storage().data_ptr(): leaf.untyped_storage().nbytes() for leaf in leaves(state)}
     return sum(storages.values())
@@ -253,14 +247,17 @@ def test_no_rows_give_no_rows(name: str) -> None:
 def test_gradients_go_through_the_state_alone(name: str) -> None:
     layer = layer_of(name, 4, 2)
     x, start = torch.randn(1, 5, 4), layer.extend(torch.randn(1, 3, 4), layer.initial_state(1))[1]
-    names = [part for part in start if start[part].is_floating_point() or start[part].is_complex()]
-    fixed = {part: value for part, value in start.items() if part not in names}
+    assert isinstance(start, TensorState)
+    held, at = start.parts, start.positions
+    names = [part for part in held if held[part].is_floating_point() or held[part].is_complex()]
+    fixed = {part: value for part, value in held.items() if part not in names}
 
     def function(x: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        y, state = layer.extend(x, {**fixed, **dict(zip(names, parts, strict=True))})
+        y, state = layer.extend(x, TensorState(at, {**fixed, **dict(zip(names, parts, strict=True))}))
+        assert isinstance(state, TensorState)
         return y, *(state[part] for part in names)
 
-    inputs = [value.detach().requires_grad_(True) for value in (x, *(start[part] for part in names))]
+    inputs = [value.detach().requires_grad_(True) for value in (x, *(held[part] for part in names))]
     assert torch.autograd.gradcheck(function, inputs)
 
 
@@ -288,6 +285,6 @@ def test_s4_has_all_digits_of_small_steps() -> None:
     truth = zoo.S4(8).double()
     truth.load_state_dict({name: value.double() for name, value in layer.state_dict().items()})
     with torch.no_grad():
-        state = layer.extend(x, layer.initial_state(1))[1]["s"]
-        exact = truth.extend(x.double(), truth.initial_state(1))[1]["s"]
+        (state,) = memory(layer.extend(x, layer.initial_state(1))[1])
+        (exact,) = memory(truth.extend(x.double(), truth.initial_state(1))[1])
     assert float((state.to(exact.dtype) - exact).abs().max() / exact.abs().max()) < 1e-5

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import scannable as sc
+from scannable.layers.state import TensorState
 
 ROWS = sc.zoo.LAYERS
 each = pytest.mark.parametrize("row", ROWS)
@@ -32,7 +33,7 @@ def test_a_state_of_another_batch_is_refused(row: str) -> None:
 def test_a_state_of_another_layer_is_refused(row: str) -> None:
     layer = layer_of(row)
     x = torch.randn(2, 1, 16)
-    with pytest.raises(ValueError, match=r"another (row|model or batch) made it: start from .* initial_state\(2\)"):
+    with pytest.raises(ValueError, match=r"another (layer|model or batch) made it: start from .* initial_state\(2\)"):
         layer.extend(x, layer_of("log_linear" if row != "log_linear" else "gla").initial_state(2))
     with pytest.raises(ValueError, match="another model or batch made it"):
         layer.extend(x, layer_of(row, 32).initial_state(2))
@@ -48,13 +49,14 @@ def test_a_state_of_another_layer_is_refused(row: str) -> None:
 def test_a_state_that_lacks_something_or_is_none_is_refused(row: str) -> None:
     layer = layer_of(row)
     x, whole = torch.randn(2, 1, 16), layer.initial_state(2)
-    for missing in whole:
-        part = {name: value for name, value in whole.items() if name != missing}
-        with pytest.raises(ValueError, match=rf"that of {type(layer).__name__} .*{missing}.*; another row made it"):
-            layer.extend(x, part)
-    with pytest.raises(ValueError, match="another row made it"):
-        layer.extend(x, {**whole, "more": x})
-    for wrong in (None, x, (x,)):
+    parts = whole.parts if isinstance(whole, TensorState) else {}
+    for missing in parts:
+        part = {name: value for name, value in parts.items() if name != missing}
+        with pytest.raises(ValueError, match=rf"that of {type(layer).__name__} .*{missing}.*; another layer made it"):
+            layer.extend(x, TensorState(whole.positions, part))
+    with pytest.raises(ValueError, match="another layer made it"):
+        layer.extend(x, TensorState(whole.positions, {**parts, "more": x}))
+    for wrong in (None, x, (x,), dict(parts)):
         with pytest.raises(TypeError, match=rf"{type(layer).__name__} goes on from a state of its initial_state"):
             layer.extend(x, wrong)
 
@@ -63,6 +65,6 @@ def test_the_roots_of_a_counter_are_of_the_batch_too() -> None:
     layer = layer_of("log_linear")
     _, one = layer.extend(torch.randn(1, 70, 16), layer.initial_state(1))
     _, two = layer.extend(torch.randn(2, 70, 16), layer.initial_state(2))
-    group = replace(two["memory"].groups[0], counter=one["memory"].groups[0].counter)
+    group = replace(two.groups[0], counter=one.groups[0].counter)
     with pytest.raises(ValueError, match=r"'root' has the shape \(1, 2, 8, 8\) .* expected \(2, 2, 8, 8\)"):
-        layer.extend(torch.randn(2, 1, 16), {"memory": replace(two["memory"], groups=(group,))})
+        layer.extend(torch.randn(2, 1, 16), replace(two, groups=(group,)))

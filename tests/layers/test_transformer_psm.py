@@ -125,14 +125,14 @@ def test_a_used_cache_begins_anew_in_its_own_buffers(form: Any) -> None:
 
 
 def test_a_cache_is_stored_with_the_state_that_holds_it(tmp_path: Path) -> None:
-    from scannable.models.psm_state import ChunkBuffers, PSMState
+    from scannable.layers.psm_state import ChunkBuffers, PSMState
 
     inf = inf_of()
     prefix, x = chunks_of(2, 1, 1)
     with torch.no_grad():
         cache = inf.begin(prefix)
         inf.read(x[:, :3], cache, [3, 1])
-    state = PSMState(0, sc.empty(torch.zeros(1)), ChunkBuffers(torch.zeros(2, C, dtype=torch.int64), cache))
+    state = PSMState((3, 1), (sc.empty(torch.zeros(1)),), ChunkBuffers(torch.zeros(2, C), None, cache, (3, 1)))
     sc.save_state(state, tmp_path / "state")
     loaded = sc.load_state(tmp_path / "state").buffers.cache
     assert isinstance(loaded, KVCache) and loaded.lengths == (C + 3, C + 1)

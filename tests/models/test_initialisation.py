@@ -38,15 +38,15 @@ def test_agg_and_inf_of_a_transformer_psm_each_count_their_own_layers() -> None:
         block = getattr(model, part).transformer.blocks[0]
         assert_deviation(block.attention.out.weight, (WIDTH * 2 * depth) ** -0.5)
     assert isinstance(model.head, nn.Linear)
-    assert_deviation(model.state_dict()["identity_0"], 1.0)
+    assert_deviation(model.state_dict()["layer.identity_0"], 1.0)
 
 
 @pytest.mark.parametrize("layers", [1, 4])
-@pytest.mark.parametrize(("row", "writers"), [("gla", 2), ("mamba", 1), ("lstm", 1)])
-def test_what_writes_to_the_residual_stream_starts_lower_by_how_many_do(row: str, writers: int, layers: int) -> None:
+@pytest.mark.parametrize(("name", "writers"), [("gla", 2), ("mamba", 1), ("lstm", 1)])
+def test_what_writes_to_the_residual_stream_starts_lower_by_how_many_do(name: str, writers: int, layers: int) -> None:
     # GLA and its MLP write; Mamba has no MLP; an LSTM has no output map, so only its MLP does.
     torch.manual_seed(0)
-    model = sc.ZooLM(sc.ZooConfig(40, row=row, layers=layers, width=WIDTH))
+    model = sc.LM(sc.LMConfig(40, (name,) * layers, width=WIDTH))
     total = writers * layers
     blocks: Any = model.blocks
     for block in blocks:
@@ -54,5 +54,5 @@ def test_what_writes_to_the_residual_stream_starts_lower_by_how_many_do(row: str
         if isinstance(getattr(mixer, "out", None), nn.Linear):
             assert_deviation(mixer.out.weight, (mixer.out.in_features * total) ** -0.5)
         if mlp is not None:
-            assert_deviation(mlp[1].weight, WIDTH**-0.5)
-            assert_deviation(mlp[3].weight, (4 * WIDTH * total) ** -0.5)
+            assert_deviation(mlp.into.weight, WIDTH**-0.5)
+            assert_deviation(mlp.out.weight, (4 * WIDTH * total) ** -0.5)

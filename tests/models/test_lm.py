@@ -1,5 +1,6 @@
-"""A model of any row has the protocol of all models: verified, saved, forked, generated from."""
+"""A stack of any layers has the protocol of all models: verified, saved, forked, generated from."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,22 @@ import torch
 from torch import nn
 
 import scannable as sc
-from scannable.models.lm import ZooState
+from scannable.models.layer_options import (
+    OPTIONS,
+    DeltaNetOptions,
+    GLAOptions,
+    LayerOptions,
+    LogLinearAttentionOptions,
+    MambaOptions,
+)
+from scannable.models.lm_state import LMState
 
 
-def model_of(row: str, **changes: Any) -> sc.ZooLM:
+def model_of(*layers: str | LayerOptions, depth: int = 2, **changes: Any) -> sc.LM:
+    """One layer `depth` times, or those that are named."""
     torch.manual_seed(0)
-    return sc.ZooLM(sc.ZooConfig(**({"row": row, "layers": 2, "width": 16, "heads": 2, "vocab_size": 40} | changes)))
+    stack = layers * depth if len(layers) == 1 else layers
+    return sc.LM(sc.LMConfig(**({"layers": stack, "width": 16, "heads": 2, "vocab_size": 40} | changes)))
 
 
 def tokens_of(*shape: int) -> torch.Tensor:
@@ -34,7 +45,7 @@ def test_a_saved_stream_and_a_saved_model_go_on_bit_for_bit(row: str, tmp_path: 
     sc.save_state(state, tmp_path / "stream.safetensors")
     sc.save_model(model, tmp_path / "model")
     again, resumed = sc.load_model(tmp_path / "model"), sc.load_state(tmp_path / "stream.safetensors")
-    assert isinstance(resumed, ZooState) and resumed.position == 70
+    assert isinstance(resumed, LMState) and resumed.position == 70
     assert torch.equal(again.step(tokens[:, 0], resumed)[0], model.step(tokens[:, 0], state)[0])
     assert torch.equal(again(tokens), model(tokens))
 
@@ -51,7 +62,7 @@ def test_every_parameter_learns(row: str) -> None:
 def test_a_ragged_prefill_leaves_each_row_at_its_own_end(row: str) -> None:
     model, tokens, lengths = model_of(row).double(), tokens_of(3, 70), torch.tensor([70, 65, 1])
     _, state = model.prefill(tokens, model.initial_state(3), lengths=lengths)
-    assert state.position == 70
+    assert state.position == 70 and state.positions == (70, 65, 1)
     after, _ = model.step(tokens[:, 0], state)
     for i, n in enumerate(lengths.tolist()):
         _, alone = model.prefill(tokens[i : i + 1, :n], model.initial_state(1))
@@ -116,15 +127,15 @@ def test_what_does_not_fit_gets_an_answer() -> None:
         model(torch.tensor([[40]]))
     with pytest.raises(ValueError, match=r"expected integers of shape \(batch,\)"):
         model.step(torch.zeros(2, 1, dtype=torch.int64), state)
-    with pytest.raises(TypeError, match="goes on from a ZooState"):
+    with pytest.raises(TypeError, match="goes on from a LMState"):
         model.step(torch.zeros(2, dtype=torch.int64), None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"has the shape \(2, 2, 4, 8\).*expected \(3, 2, 4, 8\)"):
         model.step(torch.zeros(3, dtype=torch.int64), state)
     with pytest.raises(ValueError, match="the state has 2 layers, this model 3"):
-        model_of("gla", layers=3).step(torch.zeros(2, dtype=torch.int64), state)
-    with pytest.raises(ValueError, match="another row made it"):
+        model_of("gla", depth=3).step(torch.zeros(2, dtype=torch.int64), state)
+    with pytest.raises(ValueError, match="another layer made it"):
         model_of("mamba").step(torch.zeros(2, dtype=torch.int64), state)
-    with pytest.raises(ValueError, match="another row made it"):
+    with pytest.raises(ValueError, match="another layer made it"):
         model_of("log_linear").step(torch.zeros(2, dtype=torch.int64), state)
     counted = model_of("log_linear")
     with pytest.raises(ValueError, match=r"the state holds 2 rows, expected 3; another model or batch made it"):
@@ -139,21 +150,27 @@ def test_what_does_not_fit_gets_an_answer() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"row": "glaa"}, r"row='glaa' is none of linear_attention, deltanet"),
-        ({"layers": 0}, "layers=0 must be a whole number"),
+        ({"layers": ("gla", "glaa")}, r"layers\[1\]='glaa' is none of linear_attention, deltanet"),
+        ({"layers": ()}, r"layers=\(\) must be a tuple of at least one layer, such as \('mamba', 'gla'\)"),
+        ({"layers": 0}, "layers=0 must be a tuple of at least one layer"),
+        ({"layers": "gla"}, "layers='gla' must be a tuple of at least one layer"),
+        ({"layers": (GLAOptions,)}, "is none of linear_attention"),
+        ({"layers": (["gla"],)}, r"\['gla'\] is none of linear_attention"),
+        ({"activation": "tanh"}, "activation='tanh'"),
+        ({"norm": None}, "norm=None"),
+        ({"positions": -1}, "positions=-1 must be a whole number of at least 0"),
         ({"out_size": 0}, "out_size=0 must be a whole number"),
         ({"dropout": 1}, r"dropout=1 must lie in \[0, 1\)"),
         ({"tie_weights": True, "out_size": 3}, "tie_weights needs one output for each token"),
-        ({"options": {"sizes": 3}}, r"options \{'sizes': 3\} do not fit the row 'gla'"),
     ],
 )
 def test_a_wrong_configuration_gets_an_answer(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        model_of(changes.pop("row", "gla"), **changes)
+        model_of("gla", **changes)
 
 
 def test_a_counter_over_other_chunks_is_refused() -> None:
-    one, other = model_of("log_linear", options={"chunk": 16}), model_of("log_linear")
+    one, other = model_of(LogLinearAttentionOptions(chunk=16)), model_of("log_linear")
     _, state = one.prefill(tokens_of(2, 69), one.initial_state(2))
     with pytest.raises(ValueError, match="a layer with another chunk than 64 made it"):
         other.step(tokens_of(2), state)
@@ -180,3 +197,97 @@ def test_activations_may_be_computed_twice_instead_of_kept(row: str) -> None:
         assert len(calls) == (3 if again else 2)
     for once, twice in zip(*found, strict=True):
         assert torch.equal(once, twice)
+
+
+def test_layers_of_any_kind_and_their_options_stack() -> None:
+    model = model_of("mamba", MambaOptions(state_size=3, mlp=True), DeltaNetOptions(heads=4), "log_linear", "lstm")
+    blocks: Any = model.blocks
+    assert [type(block.mixer).__name__ for block in blocks] == [
+        *("Mamba", "Mamba", "DeltaNet", "LogLinearAttention", "LSTM")
+    ]
+    assert [block.mixer.space.log_rate.shape[1] for block in blocks[:2]] == [16, 3]
+    assert [block.mlp is None for block in blocks] == [True, False, False, False, False]
+    assert [block.mixer.heads for block in blocks] == [2, 2, 4, 2, 2]
+    sc.verify_duality(model, tokens_of(2, 70), dtype=torch.float64).raise_if_failed()
+
+
+def test_every_layer_has_options_of_the_names_and_defaults_of_its_class() -> None:
+    assert set(OPTIONS) == set(sc.zoo.LAYERS)
+    for name, layer in sc.zoo.LAYERS.items():
+        taken = {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(layer).parameters.values()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+        assert OPTIONS[name]().arguments() == taken, name
+
+
+@pytest.mark.parametrize(("activation", "norm"), [("gelu", "layer"), ("swiglu", "rms"), ("relu2", "rms")])
+def test_blocks_have_the_mlp_and_the_norms_that_are_asked_for(activation: Any, norm: Any) -> None:
+    model, plain = model_of("gla", activation=activation, norm=norm, width=48), model_of("gla", width=48)
+    blocks: Any = model.blocks
+    kinds = {type(part) for block in blocks for part in (block.norm, block.mlp_norm)} | {type(model.norm)}
+    assert kinds == {nn.RMSNorm if norm == "rms" else nn.LayerNorm}
+    sizes = [sum(p.numel() for p in one.blocks[0].mlp.parameters()) for one in (model, plain)]
+    assert 0.98 < sizes[0] / sizes[1] < 1.02
+    sc.verify_duality(model, tokens_of(2, 30), dtype=torch.float64).raise_if_failed()
+
+
+def test_learned_positions_are_those_of_each_stream_and_of_each_document() -> None:
+    model, tokens = model_of("gla", positions=20).double(), tokens_of(2, 20)
+    sc.verify_duality(model, tokens, dtype=torch.float64).raise_if_failed()
+    whole = model(tokens)
+    swapped, _ = model.prefill(tokens.roll(1, 1), model.initial_state(2))
+    assert not torch.allclose(swapped[:, 1:], whole[:, :-1])
+    _, state = model.prefill(tokens[:, :9], model.initial_state(2), lengths=[9, 4])
+    found, state = model.prefill(torch.stack((tokens[0, 9:19], tokens[1, 4:14])), state)
+    torch.testing.assert_close(found, torch.stack((whole[0, 9:19], whole[1, 4:14])), rtol=0, atol=1e-10)
+    packed = model(torch.cat((tokens[:1, :7], tokens[1:, :9], tokens[:1, :4]), 1), starts=[0, 7, 16])
+    torch.testing.assert_close(packed, torch.cat((whole[:1, :7], whole[1:, :9], whole[:1, :4]), 1), rtol=0, atol=1e-10)
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 positions"):
+        model.prefill(tokens[:, :2], state, lengths=[2, 0])
+    _, full = model.prefill(tokens[:, :1], state)
+    assert full.positions == (20, 15)
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_sequence_longer_than_its_learned_positions_is_refused() -> None:
+    model = model_of("gla", positions=20)
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 positions"):
+        model(tokens_of(1, 21))
+    assert model(tokens_of(1, 41), starts=[0, 20, 40]).shape == (1, 41, 40)
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 positions"):
+        model(tokens_of(1, 41), starts=[0, 21])
+
+
+def test_states_of_stacks_join_and_come_apart() -> None:
+    model = model_of("mamba", "log_linear", "lstm").double().eval()
+    texts = [tokens_of(1, n) for n in (70, 3, 65)]
+    states = [model.prefill(text, model.initial_state(1))[1] for text in texts]
+    together = sc.join(states)
+    assert together.positions == (70, 3, 65) and together.position == 70
+    assert together.nbytes == sum(state.nbytes for state in states)
+    logits, after = model.step(torch.tensor([1, 2, 3]), together)
+    for i, state in enumerate(states):
+        alone, expected = model.step(torch.tensor([i + 1]), state)
+        torch.testing.assert_close(logits[i : i + 1], alone, rtol=0, atol=1e-12)
+        assert after.row(i).positions == expected.positions
+        for found, other in zip(after.row(i).tensors(), expected.tensors(), strict=True):
+            torch.testing.assert_close(found, other, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"states of \[3, 2\] layers; states of one model join"):
+        sc.join([after, model_of("gla").initial_state(1)])
+    with pytest.raises(
+        TypeError, match=r"states\[1\] is a TensorState, states\[0\] a LMState; states of one model join"
+    ):
+        sc.join([after, after.layers[0]])
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_layer_at_another_position_than_its_stack_is_refused() -> None:
+    model = model_of("gla")
+    _, state = model.prefill(tokens_of(2, 5), model.initial_state(2))
+    mixed = LMState(state.positions, (state.layers[0], model.initial_state(2).layers[1]))
+    with pytest.raises(
+        ValueError, match=r"the state is at \(5, 5\), but one of its layers at \(0, 0\); another stream"
+    ):
+        model.step(tokens_of(2), mixed)

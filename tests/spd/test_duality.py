@@ -20,7 +20,7 @@ def tiny(kind: type[sc.TransformerPSM] = sc.TransformerPSM) -> Any:
 class LeakyInParallel(sc.TransformerPSM):
     """Inf sees the aggregate of its own chunk, as Alg. 4 prints it."""
 
-    def hidden(self, tokens: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor, **_: Any) -> Tensor:
         x = self.enc(nn.functional.pad(tokens, (0, -tokens.shape[1] % 4)).unflatten(1, (-1, 4)))
         s = scan(self.agg, x, identity=self.identity, dim=1, inclusive=True)
         return self.inf(s, x).flatten(1, 2)[:, : tokens.shape[1]]
@@ -29,13 +29,13 @@ class LeakyInParallel(sc.TransformerPSM):
 class SwappedAgg(sc.TransformerPSM):
     """The parallel scan swaps the operands."""
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        agg = self.agg
-        self.agg = _Swapped(agg)
+    def hidden(self, tokens: Tensor, **_: Any) -> Tensor:
+        agg = self.layer.agg
+        self.layer.agg = _Swapped(agg)
         try:
             return super().hidden(tokens)
         finally:
-            self.agg = agg
+            self.layer.agg = agg
 
 
 class _Swapped(nn.Module):
@@ -50,11 +50,11 @@ class _Swapped(nn.Module):
 class StaleCache(sc.TransformerPSM):
     """A new chunk starts without its new prefix in the cache: the old one's keys and values stay."""
 
-    def prefill(self, tokens: Tensor, state: sc.PSMState, **_: Any) -> Any:
+    def extend(self, tokens: Tensor, state: sc.PSMState, **_: Any) -> Any:
         cache = state.buffers.cache
         assert cache is not None
         kept = cache.clone()
-        result = super().prefill(tokens, state)
+        result = super().extend(tokens, state)
         if state.position >= 4 and state.position % 4 == 0 and tokens.shape[1] == 1:
             cache.keys[:, :, :, :4], cache.values[:, :, :, :4] = kept.keys[:, :, :, :4], kept.values[:, :, :, :4]
         return result
@@ -63,10 +63,10 @@ class StaleCache(sc.TransformerPSM):
 class DroppedChunk(sc.TransformerPSM):
     """Every fifth chunk is never pushed when streaming."""
 
-    def prefill(self, tokens: Tensor, state: sc.PSMState, **_: Any) -> Any:
-        outputs, after = super().prefill(tokens, state)
+    def extend(self, tokens: Tensor, state: sc.PSMState, **_: Any) -> Any:
+        outputs, after = super().extend(tokens, state)
         if after.position // 4 == 5 and state.position // 4 == 4:
-            after = sc.PSMState(after.position, state.scan, after.buffers)
+            after = sc.PSMState(after.positions, state.scans, after.buffers)
         return outputs, after
 
 
@@ -81,44 +81,40 @@ class ForkSharesItsBuffers(sc.TransformerPSM):
 
     def initial_state(self, batch_size: int) -> Any:
         state = super().initial_state(batch_size)
-        return _Shallow(state.position, state.scan, state.buffers)
+        return _Shallow(state.positions, state.scans, state.buffers)
 
-    def prefill(self, tokens: Tensor, state: Any, **_: Any) -> Any:
-        outputs, after = super().prefill(tokens, state)
-        return outputs, _Shallow(after.position, after.scan, after.buffers)
+    def extend(self, tokens: Tensor, state: Any, **_: Any) -> Any:
+        outputs, after = super().extend(tokens, state)
+        return outputs, _Shallow(after.positions, after.scans, after.buffers)
 
 
 class _Shallow(sc.PSMState):
     def fork(self) -> Any:
         assert self.buffers.cache is not None
-        return _Shallow(self.position, self.scan, replace(self.buffers, cache=replace(self.buffers.cache)))
+        return _Shallow(self.positions, self.scans, replace(self.buffers, cache=replace(self.buffers.cache)))
 
 
 class MixedRows(sc.TransformerPSM):
     """Every row's output holds a little of the others', in parallel and step by step alike."""
 
-    def forward(self, tokens: Tensor, *, logits_to_keep: int | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, logits_to_keep: int | None = None, **_: Any) -> Tensor:
         outputs = super().forward(tokens, logits_to_keep=logits_to_keep)
         return outputs + 0.01 * outputs.mean(0)
 
-    def prefill(self, tokens: Tensor, state: Any, **_: Any) -> Any:
-        outputs, after = super().prefill(tokens, state)
+    def extend(self, tokens: Tensor, state: Any, **_: Any) -> Any:
+        outputs, after = super().extend(tokens, state)
         return outputs + 0.01 * outputs.mean(0), after
 
 
 class WrongAtChunkEnds(sc.TransformerPSM):
     """Prefill of several tokens from the end of a chunk is wrong."""
 
-    def prefill(self, tokens: Tensor, state: Any, **_: Any) -> Any:
-        outputs, after = super().prefill(tokens, state)
+    def extend(self, tokens: Tensor, state: Any, **_: Any) -> Any:
+        outputs, after = super().extend(tokens, state)
         return outputs * 2 if state.position and state.position % 4 == 0 and tokens.shape[1] > 1 else outputs, after
 
 
 class WrongPrefillOfOne(sc.TransformerPSM):
-    def step(self, token: Tensor, state: Any) -> Any:
-        outputs, state = super().prefill(token[:, None], state)
-        return outputs[:, 0], state
-
     def prefill(self, tokens: Tensor, state: Any, **_: Any) -> Any:
         outputs, after = super().prefill(tokens, state)
         return outputs * 2 if tokens.shape[1] == 1 else outputs, after
@@ -129,12 +125,12 @@ class MaskedAndRandom(sc.TransformerPSM):
 
     masked = float("-inf")
 
-    def forward(self, tokens: Tensor, *, logits_to_keep: int | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, logits_to_keep: int | None = None, **_: Any) -> Tensor:
         outputs = super().forward(tokens, logits_to_keep=logits_to_keep)
         return torch.cat((torch.full_like(outputs[..., :1], self.masked), outputs[..., 1:]), -1)
 
-    def prefill(self, tokens: Tensor, state: Any, **_: Any) -> Any:
-        outputs, after = super().prefill(tokens, state)
+    def extend(self, tokens: Tensor, state: Any, **_: Any) -> Any:
+        outputs, after = super().extend(tokens, state)
         return torch.randn_like(outputs), after
 
 
@@ -143,8 +139,8 @@ class HugeAndRandom(MaskedAndRandom):
 
 
 class Masked(MaskedAndRandom):
-    def prefill(self, tokens: Tensor, state: Any, **_: Any) -> Any:
-        outputs, after = sc.TransformerPSM.prefill(self, tokens, state)
+    def extend(self, tokens: Tensor, state: Any, **_: Any) -> Any:
+        outputs, after = sc.TransformerPSM.extend(self, tokens, state)
         return torch.cat((torch.full_like(outputs[..., :1], self.masked), outputs[..., 1:]), -1), after
 
 
@@ -198,10 +194,10 @@ def test_a_state_larger_than_its_formula_fails() -> None:
 class Refolding(sc.TransformerPSM):
     """Streaming calls Agg once more a chunk than the counter needs."""
 
-    def prefill(self, tokens: Tensor, state: sc.PSMState, **_: Any) -> Any:
-        outputs, after = super().prefill(tokens, state)
-        if after.scan.position > state.scan.position:
-            for root in after.scan.roots.values():
+    def extend(self, tokens: Tensor, state: sc.PSMState, **_: Any) -> Any:
+        outputs, after = super().extend(tokens, state)
+        if after.scans[0].position > state.scans[0].position:
+            for root in after.scans[0].roots.values():
                 self.agg(root[None], root[None])
         return outputs, after
 
@@ -214,7 +210,7 @@ def test_a_counter_that_refolds_is_caught_by_its_count() -> None:
 class RefoldingInParallel(sc.TransformerPSM):
     """The parallel form calls Agg on all chunks twice more than the scan needs."""
 
-    def hidden(self, tokens: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor, **_: Any) -> Tensor:
         x = self.enc(tokens[:, : tokens.shape[1] // 4 * 4].unflatten(1, (-1, 4)))
         for _ in range(2):
             self.agg(x.transpose(0, 1), x.transpose(0, 1))

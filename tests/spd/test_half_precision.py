@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import scannable as sc
-from scannable.models.lm import ZooState
+from scannable.layers.state import TensorState
+from scannable.models.lm_state import LMState
 from scannable.spd.expected import TOLERANCE, Expected, scale_of
 
 ROWS = list(sc.zoo.LAYERS)
@@ -17,9 +18,9 @@ def tokens_of(seed: int, n: int = 70) -> Tensor:
     return torch.randint(40, (2, n), generator=torch.Generator().manual_seed(seed))
 
 
-def model_of(row: str, depth: int, seed: int = 0, kind: type[sc.ZooLM] = sc.ZooLM) -> sc.ZooLM:
+def model_of(row: str, depth: int, seed: int = 0, kind: type[sc.LM] = sc.LM) -> sc.LM:
     torch.manual_seed(seed)
-    return kind(sc.ZooConfig(vocab_size=40, row=row, layers=depth, width=16, heads=2))
+    return kind(sc.LMConfig(vocab_size=40, layers=(row,) * depth, width=16, heads=2))
 
 
 def psm_of(depth: int, seed: int = 0, kind: type[sc.TransformerPSM] = sc.TransformerPSM) -> sc.TransformerPSM:
@@ -46,24 +47,24 @@ def test_a_correct_model_passes_on_a_few_tokens(row: str, n: int) -> None:
 # Each of these is broken on purpose.
 
 
-class StateOfTheTokenBefore(sc.ZooLM):
+class StateOfTheTokenBefore(sc.LM):
     """Every step goes on from the state one token too early."""
 
-    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None) -> Any:
+    def _consume(self, tokens: Tensor, state: LMState, lengths: Any) -> Any:
         hidden, after = super()._consume(tokens, state, lengths)
         late = tokens.shape[1] == 1 and state.position > 0
-        return hidden, ZooState(after.position, state.layers) if late else after
+        return hidden, _in_place_of(state, after) if late else after
 
 
-class DroppedToken(sc.ZooLM):
+class DroppedToken(sc.LM):
     """Streaming forgets token 20."""
 
-    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None) -> Any:
+    def _consume(self, tokens: Tensor, state: LMState, lengths: Any) -> Any:
         hidden, after = super()._consume(tokens, state, lengths)
-        return hidden, ZooState(after.position, state.layers) if state.position == 20 else after
+        return hidden, _in_place_of(state, after) if state.position == 20 else after
 
 
-class LeakedFuture(sc.ZooLM):
+class LeakedFuture(sc.LM):
     """In parallel every output holds something of the next token."""
 
     def hidden(self, tokens: Tensor, **options: Any) -> Tensor:
@@ -71,21 +72,20 @@ class LeakedFuture(sc.ZooLM):
         return hidden + 0.1 * hidden.roll(-1, 1)
 
 
-class StateOfAnotherRow(sc.ZooLM):
+class StateOfAnotherRow(sc.LM):
     """After token 30 both rows change places."""
 
-    def _consume(self, tokens: Tensor, state: ZooState, lengths: Tensor | None = None) -> Any:
+    def _consume(self, tokens: Tensor, state: LMState, lengths: Any) -> Any:
         hidden, after = super()._consume(tokens, state, lengths)
         if state.position == 30:
-            swapped = ({name: _swapped(part) for name, part in layer.items()} for layer in after.layers)
-            after = ZooState(after.position, tuple(swapped))
+            after = after.select([1, 0])
         return hidden, after
 
 
-def _swapped(part: Any) -> Any:
-    if not isinstance(part, Tensor):
-        return part.map(_swapped)
-    return part.flip(0 if part.shape[0] == 2 else 1)
+def _in_place_of(old: LMState, new: LMState) -> LMState:
+    """The old state, which says that it is the new one."""
+    layers = (TensorState(new.positions, layer.parts) for layer in old.layers if isinstance(layer, TensorState))
+    return LMState(new.positions, tuple(layers))
 
 
 BROKEN = [StateOfTheTokenBefore, DroppedToken, LeakedFuture, StateOfAnotherRow]
@@ -93,7 +93,7 @@ BROKEN = [StateOfTheTokenBefore, DroppedToken, LeakedFuture, StateOfAnotherRow]
 
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize(("row", "depth"), [("deltanet", 1), ("deltanet", 4), ("mamba", 1), ("gla", 4), ("s4", 4)])
-def test_a_broken_model_is_caught(row: str, kind: type[sc.ZooLM], depth: int) -> None:
+def test_a_broken_model_is_caught(row: str, kind: type[sc.LM], depth: int) -> None:
     report = sc.verify_duality(model_of(row, depth, kind=kind), tokens_of(0), dtype=torch.bfloat16, splits=1)
     assert not report.passed
 
@@ -103,11 +103,11 @@ class UnforkedBuffers(sc.TransformerPSM):
 
     def _empty(self, batch_size: int) -> Any:
         state = super()._empty(batch_size)
-        return _Unforked(state.position, state.scan, state.buffers)
+        return _Unforked(state.positions, state.scans, state.buffers)
 
-    def _consume(self, tokens: Tensor, state: Any) -> Any:
-        hidden, after = super()._consume(tokens, state)
-        return hidden, _Unforked(after.position, after.scan, after.buffers)
+    def _consume(self, tokens: Tensor, state: Any, lengths: Any) -> Any:
+        hidden, after = super()._consume(tokens, state, lengths)
+        return hidden, _Unforked(after.positions, after.scans, after.buffers)
 
 
 class _Unforked(sc.PSMState):
@@ -115,24 +115,24 @@ class _Unforked(sc.PSMState):
         buffers, whole = self.buffers, super().fork()
         assert whole.buffers.cache is not None and buffers.cache is not None
         whole.buffers.cache.keys, whole.buffers.cache.values = buffers.cache.keys, buffers.cache.values
-        return _Unforked(whole.position, whole.scan, whole.buffers)
+        return _Unforked(whole.positions, whole.scans, whole.buffers)
 
 
 class DroppedChunk(sc.TransformerPSM):
     """The fifth chunk is never pushed when streaming."""
 
-    def _consume(self, tokens: Tensor, state: sc.PSMState) -> Any:
-        hidden, after = super()._consume(tokens, state)
+    def _consume(self, tokens: Tensor, state: sc.PSMState, lengths: Any) -> Any:
+        hidden, after = super()._consume(tokens, state, lengths)
         if after.position // 4 == 5 and state.position // 4 == 4:
-            after = sc.PSMState(after.position, state.scan, after.buffers)
+            after = sc.PSMState(after.positions, state.scans, after.buffers)
         return hidden, after
 
 
 class NotANumberInParallel(sc.TransformerPSM):
     """As where float16 overflows and float32 does not."""
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        hidden = super().hidden(tokens)
+    def hidden(self, tokens: Tensor, **options: Any) -> Tensor:
+        hidden = super().hidden(tokens, **options)
         return hidden if hidden.dtype == torch.float32 else hidden.index_fill(1, torch.tensor([9]), float("nan"))
 
 

@@ -48,6 +48,9 @@ class SequenceLayer(nn.Module, ABC):
                 rows (or cumulative lengths); a sequence of them for each row; or a mask (b, n).
             mode: which of the equal ways to run a recurrence.
         """
+        if x.numel() == 0:
+            self.check(x, lengths, mode)
+            return x
         if starts is None:
             return self.extend(x, self.initial_state(x.shape[0]), lengths=lengths, mode=mode)[0]
         self.check(x, None, mode)

@@ -10,7 +10,8 @@ from torch import Tensor
 from scannable.layers import row_trees
 from scannable.layers.state import State, checked_rows
 from scannable.scan import ScanState
-from scannable.scan.tree import flatten
+from scannable.scan.push import Push
+from scannable.scan.tree import flatten, tree_map
 
 HALF_WRITTEN = (-1,)
 """In place of positions while buffers are being written."""
@@ -37,8 +38,8 @@ class ChunkBuffers:
             )
         if self.written != positions:
             raise ValueError(
-                f"this state is at {_shown(positions)}, but its buffers have gone on to {_shown(self.written)}; use the "
-                "state that extend, prefill or step returned, and fork() before you branch"
+                f"this state is at {_shown(positions)}, but its buffers have gone on to {_shown(self.written)}; use "
+                "the state that extend, prefill or step returned, and fork() before you branch"
             )
         return self
 
@@ -49,8 +50,10 @@ class ChunkBuffers:
 
     def change(self, function: Callable[[Any], Any], written: tuple[int, ...]) -> "ChunkBuffers":
         """`function` of the chunks, the recent ones and the cache, where there are any."""
-        parts = (None if part is None else function(part) for part in (self.chunk, self.recent, self.cache))
-        return ChunkBuffers(*parts, written)
+        chunk, recent, cache = (
+            None if part is None else function(part) for part in (self.chunk, self.recent, self.cache)
+        )
+        return ChunkBuffers(chunk, recent, cache, written)
 
 
 def _shown(positions: tuple[int, ...]) -> str:
@@ -69,6 +72,8 @@ class PSMState(State):
     scans: tuple[ScanState[Any], ...] = field(repr=False)
     """One for all rows, if they are at one position; otherwise one for each. Its elements have the axis of rows."""
     buffers: ChunkBuffers = field(repr=False)
+    pushes: tuple[Push[Any] | None, ...] = field(default=(), repr=False)
+    """For each scan, the oldest of the recent chunks on its way into it; work done ahead, which may be missing."""
 
     def __post_init__(self) -> None:
         whole = isinstance(self.positions, tuple) and all(type(p) is int and p >= 0 for p in self.positions)
@@ -87,6 +92,9 @@ class PSMState(State):
         for scan in self.scans:
             for held in (*scan.roots.values(), *scan.folds.values()):
                 yield from flatten(held)[0]
+        for push in self.pushes:
+            for held in () if push is None else (push.carry, push.fold):
+                yield from () if held is None else flatten(held)[0]
         yield from self.buffers.tensors()
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "PSMState":
@@ -98,7 +106,8 @@ class PSMState(State):
             return once[id(tensor)]
 
         buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, mapped), self.positions)
-        return PSMState(self.positions, tuple(scan.map(mapped) for scan in self.scans), buffers)
+        pushes = tuple(None if push is None else _mapped(push, mapped) for push in self.pushes)
+        return PSMState(self.positions, tuple(scan.map(mapped) for scan in self.scans), buffers, pushes)
 
     def to(self, target: torch.device | torch.dtype | str) -> "PSMState":
         moved = super().to(target)
@@ -113,31 +122,38 @@ class PSMState(State):
         rows = checked_rows(rows, self.batch_size)
         positions = tuple(self.positions[row] for row in rows)
         buffers = self.current_buffers().change(lambda part: row_trees.take(part, rows), positions)
-        if len(self.scans) == 1:
-            scans = (_rows_of(self.scans[0], rows),)
-        else:
-            scans = tuple(self.scans[row] for row in rows)
-        return PSMState(positions, scans, buffers)
+        if len(self.scans) > 1:
+            return PSMState(
+                positions,
+                tuple(self.scans[row] for row in rows),
+                buffers,
+                tuple(self.pushes[row] for row in rows) if self.pushes else (),
+            )
+        pushes = tuple(None if push is None else _mapped(push, lambda x: _rows(x, rows)) for push in self.pushes)
+        return PSMState(positions, (self.scans[0].map(lambda x: _rows(x, rows)),), buffers, pushes)
 
     @classmethod
     def joined(cls, states: Sequence["PSMState"]) -> "PSMState":
         positions = tuple(p for state in states for p in state.positions)
         parts = [state.current_buffers() for state in states]
-        together = ChunkBuffers(
-            *(
-                None if getattr(parts[0], name) is None else row_trees.cat([getattr(part, name) for part in parts])
-                for name in ("chunk", "recent", "cache")
-            ),
-            positions,
+        # Every one of these is missing in all states or in none: one layer made them.
+        chunk, recent, cache = (
+            None if getattr(parts[0], name) is None else row_trees.cat([getattr(part, name) for part in parts])
+            for name in ("chunk", "recent", "cache")
         )
-        scans = tuple(scan for state in states for scan in state.each_row().scans)
-        return PSMState(positions, scans, together).grouped()
+        together = ChunkBuffers(chunk, recent, cache, positions)
+        apart = [state.each_row() for state in states]
+        scans = tuple(scan for state in apart for scan in state.scans)
+        pushes = tuple(push for state in apart for push in state.pushes or (None,) * state.batch_size)
+        return PSMState(positions, scans, together, pushes).grouped()
 
     def each_row(self) -> "PSMState":
         """The same with a scan for each row."""
         if len(self.scans) == self.batch_size:
             return self
-        return replace(self, scans=tuple(_rows_of(self.scans[0], [row]) for row in range(self.batch_size)))
+        each = [self.select([row]) for row in range(self.batch_size)]
+        pushes = tuple(next(iter(one.pushes), None) for one in each)
+        return replace(self, scans=tuple(one.scans[0] for one in each), pushes=pushes)
 
     def grouped(self) -> "PSMState":
         """The same with one scan for all rows, if they are at one position."""
@@ -151,9 +167,21 @@ class PSMState(State):
 
         roots = stacked("roots")
         folds = {k: roots[k] if first.folds[k] is first.roots[k] else x for k, x in stacked("folds").items()}
-        return replace(self, scans=(first.advanced(first.position, roots, folds),))
+        pushes: tuple[Push[Any] | None, ...] = ()
+        if self.pushes and all(push is not None for push in self.pushes):
+            some = [push for push in self.pushes if push is not None]
+            # Rows at one position are as far with it.
+            carry = row_trees.cat([push.carry for push in some])
+            fold = None if some[0].fold is None else row_trees.cat([push.fold for push in some])
+            pushes = (Push(carry, some[0].level, fold),)
+        return replace(self, scans=(first.advanced(first.position, roots, folds),), pushes=pushes)
 
 
-def _rows_of(scan: ScanState[Any], rows: Sequence[int]) -> ScanState[Any]:
+def _rows(leaf: Tensor, rows: Sequence[int]) -> Tensor:
     # A view of some rows would keep the others alive.
-    return scan.map(lambda leaf: leaf[torch.tensor(list(rows), device=leaf.device)])
+    return leaf[torch.tensor(list(rows), device=leaf.device)]
+
+
+def _mapped(push: Push[Any], function: Callable[[Tensor], Tensor]) -> Push[Any]:
+    fold = None if push.fold is None else tree_map(function, push.fold)
+    return Push(tree_map(function, push.carry), push.level, fold)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
+from scannable.models.config_checks import check_sizes
 from scannable.storage.checked_fields import check_fields
 from scannable.storage.registry import configurable
 
@@ -26,6 +27,7 @@ class LayerOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_sizes(self, "heads")
 
     def within(self, model: Any) -> "LayerOptions":
         """The same with what the configuration of the model decides filled in."""

@@ -66,10 +66,10 @@ class LMConfig:
         if isinstance(self.layers, list):
             object.__setattr__(self, "layers", tuple(self.layers))
         if not isinstance(self.layers, tuple) or not self.layers:
-            raise ValueError(f"layers={self.layers!r} must name at least one layer")
-        for layer in self.layers:
-            if not isinstance(layer, LayerOptions) and layer not in OPTIONS:
-                raise ValueError(f"layers={self.layers!r}: {layer!r} is none of {', '.join(OPTIONS)}")
+            raise ValueError(f"layers={self.layers!r} must be a tuple of at least one layer, such as ('mamba', 'gla')")
+        for i, layer in enumerate(self.layers):
+            if not isinstance(layer, LayerOptions) and not (isinstance(layer, str) and layer in OPTIONS):
+                raise ValueError(f"layers[{i}]={layer!r} is none of {', '.join(OPTIONS)}, nor options of one")
 
     def options(self) -> tuple[LayerOptions, ...]:
         """What each layer is, spelled out."""

@@ -35,7 +35,7 @@ class TransformerPSM(PrefixScannableModel):
             nn.Parameter(torch.randn(config.chunk_length, config.width)),
             config.chunk_length,
             head=head,
-            recent=getattr(config, "recent", 0),
+            recent=config.recent,
             literal_identity=config.literal_identity,
             checkpoint=config.checkpoint,
         )

@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from scannable.scan.push import Push
 from scannable.scan.state import ScanState, empty
 
 T = TypeVar("T")
@@ -33,19 +34,11 @@ class BinaryCounter(Generic[T]):
 
     def push(self, x: T) -> None:
         """Absorb `x`; if `agg` raises, the counter stays as it was."""
-        carry: Any = x.clone() if isinstance(x, Tensor) else x
-        state, level = self.state, 0
-        while level in state.roots:
-            carry = self.agg(state.roots[level], carry)
-            level += 1
-        # The folds above `level` stand; those below went with their roots. So one fold is new, whatever t is.
-        fold = carry if state.starts_at_identity(level) else self.agg(state.prefix(level), carry)
-        kept = [k for k in state.roots if k > level]
-        self.state = state.advanced(
-            state.position + 1,
-            {**{k: state.roots[k] for k in kept}, level: carry},
-            {**{k: state.folds[k] for k in kept}, level: fold},
-        )
+        element: Any = x.clone() if isinstance(x, Tensor) else x
+        update: Push[T] = Push(element)
+        while (pair := update.pair(self.state)) is not None:
+            update = update.answered(self.state, self.agg(*pair))
+        self.state = update.done(self.state)
 
     def fork(self) -> "BinaryCounter[T]":
         """An independent counter that goes on from here; nothing is copied."""
