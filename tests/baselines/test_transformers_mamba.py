@@ -75,7 +75,7 @@ def test_a_step_leaves_the_state_it_started_from_as_it_was() -> None:
     before = [part.clone() for part in state.tensors()]
     _, after = model.prefill(tokens, state)
     assert all(map(torch.equal, before, state.tensors()))
-    assert not torch.equal(after.recurrences[0], state.recurrences[0])
+    assert not torch.equal(after["recurrence 0"], state["recurrence 0"])
 
 
 def test_the_shape_of_the_mixer_is_the_one_asked_for() -> None:

@@ -219,7 +219,7 @@ def test_every_layer_has_options_of_the_names_and_defaults_of_its_class() -> Non
             for parameter in inspect.signature(layer).parameters.values()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
-        assert OPTIONS[name]().arguments() == taken, name
+        assert OPTIONS[name]().within(sc.LMConfig(9)).arguments() == taken, name
 
 
 @pytest.mark.parametrize(("activation", "norm"), [("gelu", "layer"), ("swiglu", "rms"), ("relu2", "rms")])

@@ -43,7 +43,7 @@ def test_small_and_odd_sizes(count: int, width: int) -> None:
 def test_every_model_with_positions_can_start_so() -> None:
     psm = sc.TransformerPSM(sc.TransformerPSMConfig(9, width=8, chunk_length=3, heads=2, sinusoids=True))
     for part in ("agg", "inf"):
-        positions = psm.state_dict()[f"{part}.transformer.positions"]
+        positions = psm.state_dict()[f"layer.{part}.transformer.positions"]
         assert torch.equal(positions, starting_positions(6, 8, sinusoids=True))
     gpt = LM(LMConfig(9, ("attention",), 8, positions=20, sinusoids=True))
     assert gpt.positions is not None
