@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from scannable.layers.psm import PSMLayer
     from scannable.layers.psm_state import PSMState
     from scannable.layers.state import State, join
+    from scannable.layers.transformer_psm import TransformerPSMLayer
     from scannable.models.generation import generate
     from scannable.models.lm import LM
     from scannable.models.lm_config import LMConfig
@@ -42,6 +43,7 @@ __all__ = [
     "StreamState",
     "TransformerPSM",
     "TransformerPSMConfig",
+    "TransformerPSMLayer",
     "associativity_defect",
     "configurable",
     "empty",
@@ -65,6 +67,7 @@ _HOME = {
     "scannable.layers.psm": ("PSMLayer",),
     "scannable.layers.psm_state": ("PSMState",),
     "scannable.layers.state": ("State", "join"),
+    "scannable.layers.transformer_psm": ("TransformerPSMLayer",),
     "scannable.models.generation": ("generate",),
     "scannable.models.lm": ("LM",),
     "scannable.models.lm_config": ("LMConfig",),

@@ -159,7 +159,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         ({"layers": ("mamba", "mamba2")}, "the same layer in every block, this model has different ones"),
         ({"layers": ("mamba", MambaOptions(state_size=3))}, "the same layer in every block"),
         ({"mlp": True}, "has no MLP"),
-        ({"layers": (MambaOptions(mlp=True),)}, "has no MLP"),
+        ({"layers": (MambaOptions(with_mlp=True),)}, "has no MLP"),
         ({"norm": "layer"}, "has RMS norms, this model norm='layer'"),
         ({"positions": 5}, "has no learned positions, this model 5"),
         ({"out_size": 3}, "an output for each token, this model 3"),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import scannable as sc
 from scannable.layers.psm import PSMLayer
+from scannable.layers.psm_choices import PSMChoices
 from scannable.layers.transformer_psm import TransformerAgg, TransformerInf
 from scannable.scan import reference
 
@@ -69,8 +70,10 @@ def layer_of(kind: str, c: int, recent: int = 0, **options: Any) -> PSMLayer:
     if kind != "transformer":
         inf = SteppedSums(c) if kind == "stepped" else Sums(c)
         return PSMLayer(Mixed(), inf, identity, c, recent=recent, **options).double()
-    config = sc.TransformerPSMConfig(vocab_size=1, width=D, heads=2, chunk_length=c, recent=recent, prefix="memory")
-    return PSMLayer(TransformerAgg(config), TransformerInf(config), identity, c, recent=recent, **options).double()
+    choices = PSMChoices(chunk_length=c, recent=recent, prefix="memory")
+    return PSMLayer(
+        TransformerAgg(D, 2, choices), TransformerInf(D, 2, choices), identity, c, recent=recent, **options
+    ).double()
 
 
 KINDS = ("whole", "stepped", "transformer")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import scannable as sc
+from scannable.layers.psm_choices import PSMChoices
 from scannable.layers.transformer_psm import TransformerInf
 from scannable.nn import KVCache
 
@@ -18,7 +19,7 @@ C, D = 4, 8
 
 def inf_of(**changes: Any) -> TransformerInf:
     torch.manual_seed(0)
-    return TransformerInf(sc.TransformerPSMConfig(5, width=D, chunk_length=C, heads=2, **changes)).double()
+    return TransformerInf(D, 2, PSMChoices(chunk_length=C, **changes)).double()
 
 
 def chunks_of(rows: int, *chunks: int) -> list[Tensor]:

@@ -200,7 +200,7 @@ def test_activations_may_be_computed_twice_instead_of_kept(row: str) -> None:
 
 
 def test_layers_of_any_kind_and_their_options_stack() -> None:
-    model = model_of("mamba", MambaOptions(state_size=3, mlp=True), DeltaNetOptions(heads=4), "log_linear", "lstm")
+    model = model_of("mamba", MambaOptions(state_size=3, with_mlp=True), DeltaNetOptions(heads=4), "log_linear", "lstm")
     blocks: Any = model.blocks
     assert [type(block.mixer).__name__ for block in blocks] == [
         *("Mamba", "Mamba", "DeltaNet", "LogLinearAttention", "LSTM")

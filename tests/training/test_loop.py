@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -86,11 +86,15 @@ def test_equal_recipes_make_equal_runs(tmp_path: Path) -> None:
     assert_same(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.parametrize("algorithm", ["adamw", "muon"])
 @pytest.mark.parametrize("stops", [[1], [4], [5], [3, 4, 7, 11]])
-def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path: Path, stops: list[int]) -> None:
-    train(recipe_of(), tmp_path / "whole")
+def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(
+    tmp_path: Path, stops: list[int], algorithm: Literal["adamw", "muon"]
+) -> None:
+    recipe = recipe_of(optimizer=Optimizer(warmup=3, weight_decay=0.1, algorithm=algorithm))
+    train(recipe, tmp_path / "whole")
     for stop in stops:
-        run = Run(recipe_of(), tmp_path / "parts", console=QUIET)
+        run = Run(recipe, tmp_path / "parts", console=QUIET)
         one_step = run._one_step
 
         def stopping(length: int, run: Run = run, one_step: Any = one_step, stop: int = stop) -> Any:
@@ -101,7 +105,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path: Pa
         run._one_step = stopping  # pyright: ignore[reportAttributeAccessIssue]
         with pytest.raises(Interrupted, match=f"stopped at step {stop} of 12"):
             run.train(resume=True)
-    train(recipe_of(), tmp_path / "parts", resume=True)
+    train(recipe, tmp_path / "parts", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 

@@ -1,13 +1,18 @@
 """Learning rates, decay, and stages of a curriculum, by hand."""
 
+import copy
 import math
 
 import pytest
+import torch
 from torch import nn
 
+import scannable as sc
+from scannable.nn.decay import with_decay
+from scannable.nn.head_norm import HeadNorm
 from scannable.training.curriculum import Stage
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer
-from scannable.training.schedule import adamw, learning_rate
+from scannable.training.schedule import Together, build_optimizer, learning_rate
 
 
 def test_the_rate_rises_and_then_falls_to_its_last() -> None:
@@ -29,11 +34,82 @@ def test_a_late_fall_begins_after_two_thirds() -> None:
     assert rates[-1] == pytest.approx(0.2)
 
 
-def test_only_matrices_decay() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    decaying, still = adamw(model, Optimizer(weight_decay=0.3)).param_groups
+def test_weights_decay_and_what_modules_leave_alone_does_not() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), HeadNorm(2, 2))
+    model[0].weight.requires_grad_(True)
+    decaying, still = build_optimizer(model, Optimizer(weight_decay=0.3)).param_groups
     assert [p.shape for p in decaying["params"]] == [(4, 3)] and decaying["weight_decay"] == 0.3
-    assert len(still["params"]) == 3 and still["weight_decay"] == 0.0
+    assert [p.shape for p in still["params"]] == [(4,), (4,), (4,), (2, 2)] and still["weight_decay"] == 0.0
+    model[0].requires_grad_(False)
+    (still,) = build_optimizer(model, Optimizer(weight_decay=0.3)).param_groups
+    assert len(still["params"]) == 3
+
+
+def small_model() -> sc.TransformerPSM:
+    torch.manual_seed(0)
+    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 16, 2, agg_layers=1, inf_layers=1, heads=2))
+
+
+def test_muon_moves_the_matrices_inside_and_adamw_the_rest() -> None:
+    model = small_model()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    optimizer = build_optimizer(model, Optimizer(0.02, algorithm="muon", weight_decay=0.3))
+    assert isinstance(optimizer, Together)
+    muon, decaying, still = ({names[p] for p in group["params"]} for group in optimizer.param_groups)
+    linear = ("attention.query", "attention.key_value", "attention.out", "mlp_in", "mlp_out")
+    assert muon - {"identity_0"} == {
+        f"{part}.transformer.blocks.0.{name}.weight" for part in ("agg", "inf") for name in linear
+    }
+    assert "head.weight" in decaying and "enc.weight" in decaying
+    assert "agg.transformer.positions" in still and "head.bias" in still
+    assert muon | decaying | still == set(names.values())
+
+
+def test_two_optimizers_as_one_are_the_two() -> None:
+    together, apart = small_model(), small_model()
+    settings = Optimizer(0.02, algorithm="muon", weight_decay=0.3)
+    one = build_optimizer(together, settings)
+    assert isinstance(one, Together)
+    matrices = one.param_groups[0]["params"]
+    names = {name for name, parameter in together.named_parameters() if any(parameter is each for each in matrices)}
+    parts = dict(apart.named_parameters())
+    two = [
+        torch.optim.Muon(
+            [parts[name] for name in parts if name in names],
+            lr=0.02,
+            weight_decay=0.3,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(
+            [
+                {"params": [dict(apart.named_parameters())[name] for name in group], "weight_decay": decay}
+                for group, decay in (
+                    ([n for n, _, _, decays in with_decay(apart) if decays and n not in names], 0.3),
+                    ([n for n, _, _, decays in with_decay(apart) if not decays], 0.0),
+                )
+            ],
+            lr=0.02,
+            betas=settings.betas,
+            fused=True,
+        ),
+    ]
+    tokens = torch.randint(7, (2, 9))
+    for step in range(4):
+        for model, optimizers in ((together, [one]), (apart, two)):
+            model.zero_grad()
+            model.loss(tokens, tokens).backward()
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = 0.02 / (step + 1)
+                optimizer.step()
+        if step == 1:
+            # A new one that goes on from what the old one has saved.
+            saved = copy.deepcopy(one.state_dict())
+            one = build_optimizer(together, settings)
+            one.load_state_dict(saved)
+    for (name, mine), theirs in zip(together.named_parameters(), apart.parameters(), strict=True):
+        assert torch.equal(mine, theirs), name
+        assert not torch.equal(mine, dict(small_model().named_parameters())[name]) or name.endswith("bias"), name
 
 
 def test_a_stage_ends_by_error_or_by_steps() -> None:

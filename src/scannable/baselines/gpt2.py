@@ -11,6 +11,7 @@ from scannable.baselines.model import Baseline, check_config, check_part, output
 from scannable.layers.attention_state import AttentionState, capacity
 from scannable.models.config_checks import check_choice, check_number
 from scannable.nn import Continuation, KVCache
+from scannable.nn.decay import undecayed
 from scannable.nn.positions import starting_positions
 from scannable.storage.registry import register_model
 
@@ -93,9 +94,11 @@ class GPT2Baseline(Baseline[AttentionState]):
         )
         if not absolute:
             self.transformer.wpe = NoPositions()
-        elif config.sinusoids:
-            start = starting_positions(config.context, config.width, sinusoids=True)
-            self.transformer.wpe.weight.data.copy_(std * start)
+        else:
+            undecayed(self.transformer.wpe, "weight")
+            if config.sinusoids:
+                start = starting_positions(config.context, config.width, sinusoids=True)
+                self.transformer.wpe.weight.data.copy_(std * start)
         self.head: nn.Module = output_layer(config, self.transformer.wte, std)
 
     def capacity(self, position: int) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
 from scannable.layers.state import TensorState, advanced
+from scannable.nn.decay import undecayed
 from scannable.storage.registry import register_model
 
 
@@ -61,6 +62,8 @@ class MambaBaseline(Baseline[TensorState]):
             conv_kernel=config.convolution,
         )
         self.backbone = library.MambaModel(theirs)
+        for layer in self.backbone.layers:
+            undecayed(layer.mixer, "A_log", "D")
         self.head: nn.Module = output_layer(config, self.backbone.embeddings, theirs.initializer_range)
 
     @property

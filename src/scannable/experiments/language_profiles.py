@@ -35,7 +35,7 @@ def _laptop() -> Sizes:
     """Those of the recipes."""
     psm, mamba, (context,) = stdlib().model, stdlib_mamba().model, stdlib().curriculum.lengths
     layers = psm.agg_layers + psm.inf_layers
-    return Sizes(psm.width, psm.heads, layers, mamba.layers, context, (32, 64, 128, 256))
+    return Sizes(psm.width, psm.heads, layers, len(mamba.layers), context, (32, 64, 128, 256))
 
 
 SIZES: dict[Profile, Sizes] = {

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scannable.layers.rwkv7 import RWKV7
     from scannable.layers.s4 import S4
     from scannable.layers.s6 import S6
+    from scannable.layers.transformer_psm import TransformerPSMLayer
 
 __all__ = [
     "GLA",
@@ -50,6 +51,7 @@ __all__ = [
     "Mamba2",
     "RetNet",
     "SequenceLayer",
+    "TransformerPSMLayer",
 ]
 
 _CLASSES = {
@@ -71,14 +73,17 @@ _CLASSES = {
     "log_linear": "LogLinearAttention",
     "lstm": "LSTM",
     "attention": "Attention",
+    "psm": "TransformerPSMLayer",
 }
-"""Each layer's class; its name is that of its module."""
+"""Each layer's class."""
+_ELSEWHERE = {"psm": "transformer_psm"}
+"""The modules of those that are not in one of their name."""
 
 
 class _Layers(Mapping[str, "type[SequenceLayer]"]):
     def __getitem__(self, name: str) -> "type[SequenceLayer]":
         kind = _CLASSES[name]
-        return getattr(import_module(f"{__name__}.{name}"), kind)
+        return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, name)}"), kind)
 
     def __contains__(self, name: object) -> bool:
         # Without importing it.

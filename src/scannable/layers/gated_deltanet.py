@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from scannable.layers.affine.chunkwise import DeltaRule
 from scannable.layers.deltanet import DeltaNet
+from scannable.nn.decay import undecayed
 from scannable.nn.projection import projection, step_size_bias
 
 
@@ -25,6 +26,7 @@ class GatedDeltaNet(DeltaNet):
         self.step_size = projection(width, heads)
         self.step_size_bias = step_size_bias(heads)
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        undecayed(self, "log_rate")
         self.out_gate = projection(width, width)
 
     def rule(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, strength: Tensor) -> DeltaRule:

@@ -11,6 +11,7 @@ from scannable.layers.deltanet import unit
 from scannable.layers.layer import check_sizes, head_size
 from scannable.layers.linear_attention import with_one
 from scannable.layers.recurrent import Parts
+from scannable.nn.decay import undecayed
 from scannable.nn.projection import projection
 
 
@@ -38,6 +39,7 @@ class GatedRFA(HeadedLayer):
         self.query_key_value = projection(width, 3 * width)
         self.gate = projection(width, heads, bias=True)
         self.log_scale = torch.nn.Parameter(torch.zeros(heads, 1, size))
+        undecayed(self, "log_scale")
         self.out = projection(width, width)
         self.random: Tensor
         self.register_buffer("random", torch.randn(heads, features, size))

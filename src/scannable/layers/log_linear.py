@@ -16,6 +16,7 @@ from scannable.layers.layer import SequenceLayer, check_sizes, head_size, not_a_
 from scannable.layers.log_linear_state import LogLinearState, RowsAtOnePosition, regrouped
 from scannable.layers.recurrent import owned
 from scannable.layers.state import State
+from scannable.nn.decay import undecayed
 from scannable.nn.device import without_autocast
 from scannable.nn.head_norm import HeadNorm
 from scannable.nn.projection import projection, step_size_bias
@@ -51,6 +52,7 @@ class LogLinearAttention(SequenceLayer):
         self.step_size = projection(width, heads)
         self.step_size_bias = step_size_bias(heads)
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
+        undecayed(self, "log_rate")
         self.level_weight = projection(width, heads * levels, bias=True)
         self.norm = HeadNorm(heads, self.head_size)
         self.out = projection(width, width)

@@ -11,6 +11,7 @@ from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import AffineLayer, Prepared
 from scannable.layers.layer import check_sizes
 from scannable.layers.recurrent import Parts
+from scannable.nn.decay import undecayed
 from scannable.nn.projection import projection, step_size_bias
 from scannable.nn.short_convolution import ShortConvolution
 
@@ -59,6 +60,7 @@ class Mamba2(AffineLayer):
         self.step_size_bias = step_size_bias(heads)
         self.log_rate = nn.Parameter(torch.arange(1, heads + 1).float().log())
         self.skip = nn.Parameter(torch.ones(heads))
+        undecayed(self, "log_rate", "skip")
         self.norm = nn.RMSNorm(self.inner, eps=eps)
         self.out = projection(self.inner, width, bias=bias)
 

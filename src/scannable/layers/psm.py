@@ -15,6 +15,7 @@ from scannable.layers.incremental_inf import IncrementalInf
 from scannable.layers.layer import SequenceLayer, check_sizes, not_a_state
 from scannable.layers.psm_state import ChunkBuffers, PSMState
 from scannable.layers.psm_stream import go_on
+from scannable.nn.decay import undecayed
 from scannable.scan import empty, scan
 from scannable.scan.documents import Documents, documents_of, whole_numbers
 from scannable.scan.element_type import ElementType, spread
@@ -88,6 +89,7 @@ class PSMLayer(SequenceLayer):
         for i, (leaf, full) in enumerate(zip(leaves, whole, strict=True)):
             if isinstance(leaf, nn.Parameter):
                 self.register_parameter(f"identity_{i}", leaf)
+                undecayed(self, f"identity_{i}")
             else:
                 self.register_buffer(f"identity_{i}", leaf if isinstance(leaf, Tensor) else full.clone())
 

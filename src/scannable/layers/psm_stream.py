@@ -145,7 +145,7 @@ def _read(
 ) -> None:
     """Inf's outputs for positions of chunks in progress: `counts` of each row from `start` on, behind `filled`."""
     b, m = len(counts), int(counts.max())
-    alike = (counts == m).all() and (start == start[0]).all() and (filled == filled[0]).all()
+    alike = all((each == each[0]).all() for each in (counts, start, filled))
     if alike:
         new = tree_map(lambda leaf: leaf[:, int(start[0]) : int(start[0]) + m], x)
     else:

@@ -10,6 +10,7 @@ from scannable.layers.affine.actions import DiagonalPlusRankOne
 from scannable.layers.affine.chunkwise import OuterProduct
 from scannable.layers.affine.layer import HeadedLayer, Prepared
 from scannable.layers.recurrent import Parts
+from scannable.nn.decay import undecayed
 from scannable.nn.projection import projection
 from scannable.nn.short_convolution import last_inputs
 
@@ -41,6 +42,7 @@ class RWKV7(HeadedLayer):
         self.erased_key = nn.Parameter(torch.full((width,), 0.85))
         self.strength_in_key = nn.Parameter(torch.ones(width))
         self.bonus = nn.Parameter(torch.zeros(heads, self.key_size))
+        undecayed(self, "mix", "erased_key", "strength_in_key", "bonus")
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)
         self.out = projection(width, width)
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from scannable.layers.affine.invariant import DiagonalInvariant
 from scannable.layers.affine.layer import AffineLayer, Prepared
 from scannable.layers.recurrent import Parts
+from scannable.nn.decay import undecayed
 from scannable.nn.projection import projection
 
 
@@ -35,6 +36,7 @@ class S4(AffineLayer):
         self.frequency = nn.Parameter(math.pi * torch.arange(pairs).float()[:, None].repeat(1, width))
         self.weight = nn.Parameter(torch.randn(pairs, width, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(width))
+        undecayed(self, "log_step_size", "log_damping", "frequency", "skip")
         self.out = projection(width, 2 * width, bias=True)
 
     def empty(self, batch_size: int) -> Parts:

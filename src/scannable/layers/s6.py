@@ -8,6 +8,7 @@ from scannable.layers.affine.layer import AffineLayer, Prepared
 from scannable.layers.affine.selective import Selective
 from scannable.layers.layer import check_sizes
 from scannable.layers.recurrent import Parts
+from scannable.nn.decay import undecayed
 from scannable.nn.projection import projection, step_size_bias
 
 
@@ -27,6 +28,7 @@ class SelectiveStateSpace(nn.Module):
         self.step_size_bias = step_size_bias(channels)
         self.log_rate = nn.Parameter(torch.arange(1, state_size + 1).float().log().repeat(channels, 1))
         self.skip = nn.Parameter(torch.ones(channels))
+        undecayed(self, "log_rate", "skip")
 
     def recurrence(self, x: Tensor) -> Selective:
         step, key, query = self.selection(x).split(self.sizes, -1)

@@ -1,64 +1,23 @@
 """Agg and Inf of Sec. "Transformer-PSM": GPT-2-style Transformers over two chunks."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scannable.nn.block_config import MLP, BlockConfig, Norm, Positions
+from scannable.layers.layer import check_sizes, head_size
+from scannable.layers.psm import PSMLayer
+from scannable.layers.psm_choices import PSMChoices
+from scannable.nn.block_config import BlockConfig, check_block
 from scannable.nn.cache import KVCache
 from scannable.nn.transformer import Transformer
 
 
-@runtime_checkable
-class Choices(Protocol):
-    """What a configuration says of Agg and Inf; `TransformerPSMConfig` explains each."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def chunk_length(self) -> int: ...
-    @property
-    def agg_layers(self) -> int: ...
-    @property
-    def inf_layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def agg_heads(self) -> int | None: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def compress(self) -> Literal["right_half", "projection"]: ...
-    @property
-    def agg_causal(self) -> bool: ...
-    @property
-    def sinusoids(self) -> bool: ...
-    @property
-    def state_noise(self) -> float: ...
-    @property
-    def unit_states(self) -> bool: ...
-    @property
-    def positions(self) -> Positions: ...
-    @property
-    def norm(self) -> Norm: ...
-    @property
-    def mlp(self) -> MLP: ...
-    @property
-    def qk_norm(self) -> bool: ...
-    @property
-    def convolution(self) -> int: ...
-    @property
-    def prefix(self) -> Literal["carried", "memory"]: ...
-    @property
-    def recent(self) -> int: ...
-
-
-def block_of(config: Choices) -> BlockConfig:
+def block_of(choices: PSMChoices) -> BlockConfig:
     """The blocks of Agg and Inf."""
-    return BlockConfig(config.positions, config.norm, config.mlp, config.qk_norm, config.convolution)
+    return BlockConfig(choices.positions, choices.norm, choices.mlp, choices.qk_norm, choices.convolution)
 
 
 class TransformerAgg(nn.Module):
@@ -68,25 +27,25 @@ class TransformerAgg(nn.Module):
     a projection all 2c tokens are, and LayerNorm and a learned map over the token axis bring them to c.
     """
 
-    def __init__(self, config: Choices) -> None:
+    def __init__(self, width: int, heads: int, choices: PSMChoices) -> None:
         super().__init__()
-        c = config.chunk_length
-        self.unit: bool = config.unit_states
-        self.noise: float = config.state_noise
+        c = choices.chunk_length
+        self.unit: bool = choices.unit_states
+        self.noise: float = choices.state_noise
         """Deviation of the Gaussian noise on what Agg returns in training, as a fraction of its size; 0 for none. May
         be set at any time, and is not saved with the weights."""
         self.transformer = Transformer(
-            width=config.width,
-            layers=config.agg_layers,
-            heads=config.agg_heads or config.heads,
+            width=width,
+            layers=choices.agg_layers,
+            heads=choices.agg_heads or heads,
             window=2 * c,
-            causal=config.agg_causal,
-            dropout=config.dropout,
-            sinusoids=config.sinusoids,
-            block=block_of(config),
+            causal=choices.agg_causal,
+            dropout=choices.dropout,
+            sinusoids=choices.sinusoids,
+            block=block_of(choices),
         )
         self.projection: nn.Linear | None = None
-        if config.compress == "projection":
+        if choices.compress == "projection":
             self.projection = nn.Linear(2 * c, c)
             # The sum of both halves, place by place: what is mixed from the start is hard to tell apart again.
             halves = torch.eye(c).repeat(1, 2) * 0.5**0.5
@@ -128,20 +87,20 @@ class TransformerInf(nn.Module):
         y, cache = inf.read(x, cache, counts=[3, 0, 1])      # the next positions of each row
     """
 
-    def __init__(self, config: Choices) -> None:
+    def __init__(self, width: int, heads: int, choices: PSMChoices) -> None:
         super().__init__()
-        self.before: int = config.recent * config.chunk_length
+        self.before: int = choices.recent * choices.chunk_length
         """Positions of recent chunks."""
-        self.memory: bool = config.prefix == "memory"
+        self.memory: bool = choices.prefix == "memory"
         self.transformer = Transformer(
-            width=config.width,
-            layers=config.inf_layers,
-            heads=config.heads,
-            window=(2 + config.recent) * config.chunk_length,
+            width=width,
+            layers=choices.inf_layers,
+            heads=heads,
+            window=(2 + choices.recent) * choices.chunk_length,
             causal=True,
-            dropout=config.dropout,
-            sinusoids=config.sinusoids,
-            block=block_of(config),
+            dropout=choices.dropout,
+            sinusoids=choices.sinusoids,
+            block=block_of(choices),
         )
 
     def forward(self, prefix: Float[Tensor, "*b c d"], x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m d"]:
@@ -189,3 +148,33 @@ class TransformerInf(nn.Module):
     def cache_nbytes(self, batch: int) -> int:
         """Bytes of a cache for `batch` chunks."""
         return self.transformer.cache_nbytes(batch)
+
+
+class TransformerPSMLayer(PSMLayer):
+    """The paper's choice of Agg and Inf as a layer on vectors.
+
+        layer = TransformerPSMLayer(width=256, heads=4, chunk_length=64, agg_layers=1, inf_layers=1)
+
+    Args:
+        width, heads: of Agg and Inf alike.
+        choices: the fields of `PSMChoices`; one layer of Agg and one of Inf, unless told.
+    """
+
+    title = "Transformer-PSM"
+    action = "not affine"
+    usual_mlp = False
+
+    def __init__(self, width: int, heads: int = 4, **choices: Any) -> None:
+        head_size(width, heads)
+        chosen = PSMChoices(**{"agg_layers": 1, "inf_layers": 1, **choices})
+        check_sizes(chunk_length=chosen.chunk_length, agg_layers=chosen.agg_layers, inf_layers=chosen.inf_layers)
+        check_block(chosen)
+        super().__init__(
+            TransformerAgg(width, heads, chosen),
+            TransformerInf(width, heads, chosen),
+            nn.Parameter(torch.randn(chosen.chunk_length, width)),
+            chosen.chunk_length,
+            recent=chosen.recent,
+            literal_identity=chosen.literal_identity,
+            checkpoint=chosen.checkpoint,
+        )

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
+from scannable.layers.psm_choices import PSMChoices
 from scannable.models.config_checks import check_sizes
+from scannable.models.transformer_psm_config import check_psm
 from scannable.storage.checked_fields import check_fields
 from scannable.storage.registry import configurable
 
@@ -19,7 +21,7 @@ class LayerOptions:
 
     heads: int | None = None
     """Where they are not those of the model."""
-    mlp: bool | None = None
+    with_mlp: bool | None = None
     """Whether an MLP follows the layer in its block; None: as the model says, or else as its authors have it."""
 
     def __init_subclass__(cls) -> None:
@@ -245,3 +247,18 @@ class AttentionOptions(LayerOptions):
     def within(self, model: Any) -> "AttentionOptions":
         positions = self.positions or ("none" if model.positions else "rotary")
         return replace(self, positions=positions, dropout=model.dropout if self.dropout is None else self.dropout)
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
+class PSMOptions(PSMChoices, LayerOptions):
+    """Of `scannable.TransformerPSMLayer`."""
+
+    layer: ClassVar[str] = "psm"
+
+    agg_layers: int = 1
+    inf_layers: int = 1
+
+    def within(self, model: Any) -> "PSMOptions":
+        check_psm(self, model.width, self.heads or model.heads)
+        return self

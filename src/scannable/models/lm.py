@@ -23,6 +23,7 @@ from scannable.models.layer_options import LayerOptions
 from scannable.models.lm_config import LMConfig
 from scannable.models.lm_state import LMState
 from scannable.models.tokens import checked_tokens
+from scannable.nn.decay import undecayed
 from scannable.nn.head import TiedHead
 from scannable.nn.positions import starting_positions
 from scannable.nn.projection import projection
@@ -39,7 +40,7 @@ class LMBlock(nn.Module):
         self.norm = norm(config)
         self.mixer: SequenceLayer = layer(config.width, options.heads or config.heads, **options.arguments())
         self.dropout = nn.Dropout(config.dropout)
-        wanted = config.mlp if options.mlp is None else options.mlp
+        wanted = config.mlp if options.with_mlp is None else options.with_mlp
         self.mlp_norm: nn.Module | None = None
         self.mlp: MLP | None = None
         if layer.usual_mlp if wanted is None else wanted:
@@ -118,6 +119,7 @@ class LM(CausalModel[LMState]):
             start = starting_positions(config.positions, config.width, sinusoids=config.sinusoids)
             # Of the scale of the embeddings that they are added to.
             self.positions = nn.Parameter(start * scale)
+            undecayed(self, "positions")
         if config.init_std is not None:
             self._restart(config.init_std)
         self._scale_residuals()

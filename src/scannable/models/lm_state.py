@@ -13,6 +13,7 @@ from scannable.layers.psm_state import ChunkBuffers, PSMState
 from scannable.layers.state import State, TensorState, checked_rows, join
 from scannable.nn.cache import KVCache
 from scannable.scan import Roots, ScanState
+from scannable.scan.push import Push
 from scannable.storage.registry import storable
 
 for kind in (
@@ -22,6 +23,7 @@ for kind in (
     KVCache,
     LogLinearState,
     PSMState,
+    Push,
     Roots,
     RowsAtOnePosition,
     Scalar,

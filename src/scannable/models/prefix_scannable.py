@@ -7,17 +7,10 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from scannable.layers.psm import PSMLayer
-from scannable.layers.psm_state import ChunkBuffers, PSMState
+from scannable.layers.psm_state import PSMState
 from scannable.models.base import CausalModel, check_whole
 from scannable.models.tokens import checked_tokens
-from scannable.nn.cache import KVCache
-from scannable.scan import ScanState
 from scannable.scan.tree import flatten, tree_map
-from scannable.storage.registry import storable
-
-for kind in (ChunkBuffers, KVCache, PSMState, ScanState):
-    # They know nothing of files.
-    storable(kind)
 
 
 class PrefixScannableModel(CausalModel[PSMState]):

@@ -30,8 +30,8 @@ class TransformerPSM(PrefixScannableModel):
             nn.init.zeros_(head.bias)
         super().__init__(
             enc,
-            TransformerAgg(config),
-            TransformerInf(config),
+            TransformerAgg(config.width, config.heads, config),
+            TransformerInf(config.width, config.heads, config),
             nn.Parameter(torch.randn(config.chunk_length, config.width)),
             config.chunk_length,
             head=head,

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from scannable.nn.block_config import BlockConfig, check_rotary
 from scannable.nn.cache import Continuation
+from scannable.nn.decay import undecayed
 from scannable.nn.rotary import Rotation, rotate
 from scannable.nn.short_convolution import ShortConvolution
 
@@ -40,6 +41,7 @@ class Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
         self.gain = nn.Parameter(torch.ones(heads)) if config.qk_norm else None
+        undecayed(self, *(["gain"] if config.qk_norm else []))
         self.query_convolution = convolution(width, config)
         self.key_value_convolution = convolution(2 * width, config)
 
@@ -164,7 +166,7 @@ class Block(nn.Module):
         y = (x if kept == n else x[:, n - kept :]) + self._dropped(gathered)
         normed = convolved(self.mlp_convolution, self.mlp_norm(y), cache, layer, 3)
         inner = convolved(self.inner_convolution, self.mlp_in(normed), cache, layer, 4)
-        return y + self._dropped(self.mlp_out(self._activated(inner)))
+        return y + self._dropped(self.mlp_out(self.activated(inner)))
 
     def keys_and_values(self, memory: Float[Tensor, "b p d"], rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Those of positions that are not carried through the layers."""
@@ -177,7 +179,8 @@ class Block(nn.Module):
         every = (self.attention_convolution, *inside, self.mlp_convolution, self.inner_convolution)
         return [one for one in every if one is not None]
 
-    def _activated(self, inner: Float[Tensor, "b m e"]) -> Float[Tensor, "b m i"]:
+    def activated(self, inner: Float[Tensor, "b m e"]) -> Float[Tensor, "b m i"]:
+        """Between the two maps of the MLP."""
         if self.mlp == "gelu":
             return F.gelu(inner, approximate="tanh")
         if self.mlp == "relu2":

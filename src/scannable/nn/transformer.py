@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from scannable.nn.block import GPT2, Block, initialise, norm
 from scannable.nn.block_config import BlockConfig
 from scannable.nn.cache import Continuation, KVCache, causal_mask
+from scannable.nn.decay import undecayed
+from scannable.nn.decode import apply_norm, can_decode, decode
 from scannable.nn.positions import starting_positions
 from scannable.nn.rotary import Rotation, rotations
 
@@ -50,6 +52,7 @@ class Transformer(nn.Module):
         # Of the scale of the elements they are added to, so that left and right half can be told apart.
         start = starting_positions(window, width, sinusoids=sinusoids) if block.positions == "learned" else None
         self.positions = None if start is None else nn.Parameter(start)
+        undecayed(self, *([] if start is None else ["positions"]))
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout, block) for _ in range(layers))
         self.norm = norm(width, block)
@@ -182,8 +185,10 @@ class Transformer(nn.Module):
             x = x.masked_fill(~new.counted[..., None], 0)
         if self.positions is not None:
             x = x + self.positions[new.start : new.end] if new.start is not None else x + self.positions[new.reach]
-        y = self.dropout(x) if self.training else x
         rotation = self._places(new, x)
+        if n == kept == 1 and not (self.training or new.recording or new.counts):
+            return self._next(x, new, rotation)
+        y = self.dropout(x) if self.training else x
         # What convolutions carry on lies at another place in each row.
         asking = n if new.counted is not None and self.lookback else min(n, kept + self.lookback)
         last = len(self.blocks) - 1
@@ -195,6 +200,17 @@ class Transformer(nn.Module):
             y = block(y, queries, causal=True, mask=mask, cache=new, layer=layer, rotation=rotation)
         new.finish()
         return self.norm(y if asking == kept else y[:, asking - kept :])
+
+    def _next(self, x: Float[Tensor, "b 1 d"], new: Continuation, rotation: Rotation | None) -> Float[Tensor, "b 1 d"]:
+        """One more position of every row: what decoding does all the time."""
+        mask = new.mask(1)
+        for layer, block in enumerate(self.blocks):
+            if can_decode(block):
+                x = decode(block, x, new, layer, mask, rotation)
+            else:
+                x = block(x, 1, causal=True, mask=mask, cache=new, layer=layer, rotation=rotation)
+        new.finish()
+        return apply_norm(self.norm, x)
 
     def _rotation(self, like: Tensor) -> Rotation | None:
         """Of all places of the window."""

@@ -18,7 +18,9 @@ T = TypeVar("T")
 @configurable
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW; matrices decay, vectors (biases, norms, gates) do not."""
+    """How weights move. Which of them decay the modules say: matrices do; biases, norms, gains, rates, positions and
+    identities do not.
+    """
 
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.98)
@@ -31,6 +33,9 @@ class Optimizer:
     warmup: int = 100
     """Steps in which it rises to the peak."""
     final: float = 0.1
+    algorithm: Literal["adamw", "muon"] = "adamw"
+    """AdamW for everything; or Muon, with steps of the same size, for the matrices inside the model, and AdamW for the
+    embedding, the output layer, and all that is no matrix."""
 
     def __post_init__(self) -> None:
         check_fields(self)

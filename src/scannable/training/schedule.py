@@ -1,10 +1,13 @@
 """The learning rate at each step, and which weights decay."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
+from scannable.nn.decay import with_decay
 from scannable.training.recipe import Optimizer
 
 
@@ -20,12 +23,66 @@ def learning_rate(optimizer: Optimizer, step: int, steps: int) -> float:
     return optimizer.learning_rate * (optimizer.final + (1 - optimizer.final) * left)
 
 
-def adamw(model: nn.Module, optimizer: Optimizer) -> torch.optim.AdamW:
-    """AdamW with decay on matrices only."""
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def build_optimizer(model: nn.Module, optimizer: Optimizer) -> torch.optim.Optimizer:
+    """What moves the parameters of a model; the modules say which of them decay (`nn/decay.py`)."""
+    matrices: list[nn.Parameter] = []
+    decaying: list[nn.Parameter] = []
+    still: list[nn.Parameter] = []
+    for name, module, parameter, decays in with_decay(model):
+        if not parameter.requires_grad:
+            continue
+        if optimizer.algorithm == "muon" and decays and is_hidden_matrix(name, module, parameter):
+            matrices.append(parameter)
+        else:
+            (decaying if decays else still).append(parameter)
     groups = [
-        {"params": [p for p in learned if p.ndim >= 2], "weight_decay": optimizer.weight_decay},
-        {"params": [p for p in learned if p.ndim < 2], "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": optimizer.weight_decay},
+        {"params": still, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=optimizer.learning_rate, betas=optimizer.betas, fused=True)
+    adamw = {"lr": optimizer.learning_rate, "betas": optimizer.betas, "fused": True}
+    if not matrices:
+        return torch.optim.AdamW(groups, **adamw)
+    if not hasattr(torch.optim, "Muon"):
+        raise RuntimeError(f"algorithm='muon' needs torch 2.9 or newer, this is {torch.__version__}; take 'adamw'")
+    muon = torch.optim.Muon(
+        matrices,
+        lr=optimizer.learning_rate,
+        weight_decay=optimizer.weight_decay,
+        # Steps of the size that AdamW's have: then one learning rate serves both.
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return Together(muon, torch.optim.AdamW(groups, **adamw)) if groups else muon
+
+
+def is_hidden_matrix(name: str, module: nn.Module, parameter: nn.Parameter) -> bool:
+    """Whether a parameter maps vectors inside a model to vectors inside: neither an embedding nor the output layer."""
+    return parameter.ndim == 2 and not isinstance(module, nn.Embedding) and name.split(".")[0] != "head"
+
+
+class Together(torch.optim.Optimizer):
+    """Several optimizers as one, each with parameters of its own; a checkpoint takes it for any other."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts: tuple[torch.optim.Optimizer, ...] = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """One state and the same groups for all: a learning rate that is set here is set there."""
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()

@@ -18,7 +18,7 @@ from scannable.training.noise import SeededBySample
 from scannable.training.processes import Processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe
-from scannable.training.schedule import adamw, learning_rate
+from scannable.training.schedule import build_optimizer, learning_rate
 
 
 class NotFiniteError(ArithmeticError):
@@ -37,7 +37,7 @@ class Optimisation:
         self.task: Task = recipe.task
         torch.manual_seed(recipe.seed)
         self.model: nn.Module = build_model(recipe.model).to(device)
-        self.optimizer = adamw(self.model, recipe.optimizer)
+        self.optimizer = build_optimizer(self.model, recipe.optimizer)
         loss = SummedLoss(self.model)
         # A Transformer is compiled by itself, for any number of windows: a whole model would be compiled once more for
         # every length, until torch gives up.
