@@ -17,11 +17,12 @@ from scannable.baselines import (
     GPT2BaselineConfig,
     MambaBaseline,
     MambaBaselineConfig,
-    SlidingWindowConfig,
-    SlidingWindowTransformer,
 )
 from scannable.layers import LAYERS
 from scannable.layers.layer import LayerState
+from scannable.models.layer_options import AttentionOptions
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 from scannable.nn.loss import sliced_cross_entropy
 from scannable.scan.tree import flatten
 
@@ -241,7 +242,7 @@ def test_a_language_model_of_any_row_runs_where_it_is(row: str) -> None:
 
 
 def test_a_sliding_window_runs_where_it_is() -> None:
-    model = on_meta(lambda: SlidingWindowTransformer(SlidingWindowConfig(VOCABULARY, WIDTH, 2, 2, 4)))
+    model = on_meta(lambda: LM(LMConfig(VOCABULARY, (AttentionOptions(window=4),) * 2, WIDTH, 2)))
     trained(model)
     streamed(model.eval())
 

@@ -97,7 +97,8 @@ def test_a_state_that_was_gone_on_from_is_refused() -> None:
     _, after = model.step(torch.tensor([3]), state)
     for use in (lambda: model.step(torch.tensor([3]), state), state.fork):
         with pytest.raises(
-            ValueError, match=r"at position 0, but its buffers have gone on to 1; .* fork\(\) before you branch"
+            ValueError,
+            match=r"at position 0, but its buffers have gone on to position 1; .* fork\(\) before you branch",
         ):
             use()
     assert model.step(torch.tensor([3]), after)[1].position == 2

@@ -72,10 +72,10 @@ def test_the_zoo_has_the_same_mamba(tie_weights: bool, tmp_path: Path) -> None:
 def test_a_step_leaves_the_state_it_started_from_as_it_was() -> None:
     model, tokens = model_of(tie_weights=True), torch.randint(40, (2, 9))
     _, state = model.prefill(tokens, model.initial_state(2))
-    before = [part.clone() for part in (*state.convolutions, *state.recurrences)]
+    before = [part.clone() for part in state.tensors()]
     _, after = model.prefill(tokens, state)
-    assert all(map(torch.equal, before, (*state.convolutions, *state.recurrences)))
-    assert not torch.equal(after.recurrences[0], state.recurrences[0])
+    assert all(map(torch.equal, before, state.tensors()))
+    assert not torch.equal(after["recurrence 0"], state["recurrence 0"])
 
 
 def test_the_shape_of_the_mixer_is_the_one_asked_for() -> None:

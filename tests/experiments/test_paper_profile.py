@@ -14,6 +14,7 @@ from scannable.experiments import language_modelling, recall, state_tracking
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.language_profiles import text_task
 from scannable.experiments.profile import Profile
+from scannable.models.layer_options import AttentionOptions
 from scannable.storage.model_file import build_model
 from scannable.tasks.text import TextTask
 from scannable.training.limits import _WithoutValues
@@ -74,9 +75,9 @@ def test_mqar_has_two_layers_in_agg_and_two_in_inf_against_four_of_the_window() 
         assert (psm.chunk_length, psm.compress) == (chunk_length, "projection")
         assert parameters(psm) == pytest.approx(4 * block(256) + ends, rel=0.02)
     for name, window in (("swt-small", 32), ("swt-large", 64)):
-        assert (use.models[name].layers, use.models[name].window, use.models[name].heads) == (4, window, 1)
+        assert (use.models[name].layers, use.models[name].heads) == ((AttentionOptions(window=window),) * 4, 1)
         assert parameters(use.models[name]) == pytest.approx(4 * block(256) + 512 * 256 + ends, rel=0.01)
-    assert (use.models["mamba"].layers, use.models["mamba"].width) == (2, 256)
+    assert (use.models["mamba"].layers, use.models["mamba"].width) == (("mamba",) * 2, 256)
     assert parameters(use.models["full"]) == 2 * block(256) + 2 * 256 + 512 * 256 + ends
 
 
@@ -132,7 +133,7 @@ S5: dict[str, Callable[[], Recipe[Any, Any]]] = {
 def test_s5_trains(tmp_path: Path, name: str) -> None:
     recipe = S5[name]()
     # One layer of Mamba's 48.
-    one = replace(recipe.model, layers=1) if name == state_tracking.MAMBA else recipe.model
+    one = replace(recipe.model, layers=("mamba",)) if name == state_tracking.MAMBA else recipe.model
     two_steps(replace(recipe, model=one), 6, tmp_path)
 
 
@@ -150,5 +151,5 @@ def test_wikitext_trains(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPa
     # GPT-2's vocabulary would be half of the model; that of this text is a few hundred.
     recipe, rates, _ = language_modelling.recipe(lab)
     model = language_modelling.models("paper", recipe.task.vocab_size)[name]
-    one = replace(model, layers=1) if name == language_modelling.MAMBA else model
+    one = replace(model, layers=("mamba",)) if name == language_modelling.MAMBA else model
     two_steps(at_rate(recipe, one)(rates[0]), 96, tmp_path / "run")

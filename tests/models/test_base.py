@@ -15,10 +15,11 @@ from scannable.baselines import (
     GPT2BaselineConfig,
     MambaBaseline,
     MambaBaselineConfig,
-    SlidingWindowConfig,
-    SlidingWindowTransformer,
 )
 from scannable.models.base import CausalModel
+from scannable.models.layer_options import AttentionOptions
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 
 # transformers imports much, and some of it warns.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("shapes_unchecked")]
@@ -43,7 +44,7 @@ MODELS: dict[str, Callable[[], CausalModel[Any]]] = {
     "log_linear": lambda: sc.LM(sc.LMConfig(**SIZES, layers=("log_linear",), heads=2)),
     "hybrid": lambda: sc.LM(sc.LMConfig(**SIZES, layers=("lstm", "mamba", "log_linear"), heads=2, positions=50)),
     "gpt2": lambda: GPT2Baseline(GPT2BaselineConfig(**SIZES, heads=2, layers=1, context=50)),
-    "window": lambda: SlidingWindowTransformer(SlidingWindowConfig(**SIZES, layers=1, window=5)),
+    "window": lambda: LM(LMConfig(**SIZES, layers=(AttentionOptions(window=5),), heads=2)),
     "mamba": lambda: MambaBaseline(MambaBaselineConfig(**SIZES, layers=1, state_size=4)),
 }
 each = pytest.mark.parametrize("name", MODELS)

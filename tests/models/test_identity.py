@@ -53,7 +53,7 @@ def test_an_identity_of_any_shape_is_the_one_of_full_shape(
     full = model_of(nn.Parameter(small.expand(C, D).clone()), **options)
     tokens = torch.randint(13, (2, 23))
     assert torch.equal(model(tokens), full(tokens))
-    assert model.identity.shape == (C, D) and model.state_dict()["identity_0"].shape == shape
+    assert model.identity.shape == (C, D) and model.state_dict()["layer.identity_0"].shape == shape
     report = sc.verify_duality(model, tokens)
     report.raise_if_failed()
     assert report.nbytes == report.nbytes_bound

@@ -219,7 +219,7 @@ def test_every_layer_has_options_of_the_names_and_defaults_of_its_class() -> Non
             for parameter in inspect.signature(layer).parameters.values()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
-        assert OPTIONS[name]().arguments() == taken, name
+        assert OPTIONS[name]().within(sc.LMConfig(9)).arguments() == taken, name
 
 
 @pytest.mark.parametrize(("activation", "norm"), [("gelu", "layer"), ("swiglu", "rms"), ("relu2", "rms")])
@@ -244,7 +244,7 @@ def test_learned_positions_are_those_of_each_stream_and_of_each_document() -> No
     torch.testing.assert_close(found, torch.stack((whole[0, 9:19], whole[1, 4:14])), rtol=0, atol=1e-10)
     packed = model(torch.cat((tokens[:1, :7], tokens[1:, :9], tokens[:1, :4]), 1), starts=[0, 7, 16])
     torch.testing.assert_close(packed, torch.cat((whole[:1, :7], whole[1:, :9], whole[:1, :4]), 1), rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match="21 positions, but only 20 are learned"):
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 positions"):
         model.prefill(tokens[:, :2], state, lengths=[2, 0])
     _, full = model.prefill(tokens[:, :1], state)
     assert full.positions == (20, 15)
@@ -253,10 +253,10 @@ def test_learned_positions_are_those_of_each_stream_and_of_each_document() -> No
 @pytest.mark.usefixtures("shapes_unchecked")
 def test_a_sequence_longer_than_its_learned_positions_is_refused() -> None:
     model = model_of("gla", positions=20)
-    with pytest.raises(ValueError, match="21 positions, but only 20 are learned"):
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 positions"):
         model(tokens_of(1, 21))
     assert model(tokens_of(1, 41), starts=[0, 20, 40]).shape == (1, 41, 40)
-    with pytest.raises(ValueError, match="21 positions, but only 20 are learned"):
+    with pytest.raises(ValueError, match="21 tokens are more than the 20 positions"):
         model(tokens_of(1, 41), starts=[0, 21])
 
 

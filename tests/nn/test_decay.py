@@ -13,8 +13,6 @@ from scannable.baselines import (
     GPT2BaselineConfig,
     MambaBaseline,
     MambaBaselineConfig,
-    SlidingWindowConfig,
-    SlidingWindowTransformer,
 )
 from scannable.layers import LAYERS
 from scannable.nn.decay import left_alone, undecayed, with_decay
@@ -37,6 +35,7 @@ DECAYING = {
     "strength.2.weight gate.0.weight gate.2.weight out.weight",
     "gated_rnn": "gates.weight",
     "log_linear": "query_key_value.weight step_size.weight level_weight.weight out.weight",
+    "attention": "attention.query.weight attention.key_value.weight attention.out.weight",
     "lstm": "cell.weight_ih_l0 cell.weight_hh_l0",
 }
 BLOCK = ("attention.query", "attention.key_value", "attention.out", "mlp_in", "mlp_out")
@@ -88,8 +87,11 @@ def test_an_identity_does_not_decay() -> None:
 
 
 def test_positions_and_rates_of_baselines_do_not_decay() -> None:
-    window = SlidingWindowTransformer(SlidingWindowConfig(9, 8, layers=1))
-    assert decaying(window) == {"embedding.weight", "head.weight", *(f"blocks.0.{part}.weight" for part in BLOCK)}
+    gpt = decaying(sc.LM(sc.LMConfig(9, ("attention",), 8, positions=20)))
+    assert gpt == {"embedding.weight", "head.weight"} | {
+        f"blocks.0.{part}.weight"
+        for part in (*(f"mixer.attention.{name}" for name in ("query", "key_value", "out")), "mlp.into", "mlp.out")
+    }
     gpt2 = decaying(GPT2Baseline(GPT2BaselineConfig(9, 8, layers=1, heads=2)))
     assert "transformer.wte.weight" in gpt2 and "transformer.wpe.weight" not in gpt2
     mamba = decaying(MambaBaseline(MambaBaselineConfig(9, 8, layers=1)))

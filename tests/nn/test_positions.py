@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 import scannable as sc
-from scannable.baselines import GPT2Baseline, GPT2BaselineConfig, SlidingWindowConfig, SlidingWindowTransformer
+from scannable.baselines import GPT2Baseline, GPT2BaselineConfig
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 from scannable.nn.positions import starting_positions
 
 
@@ -41,10 +43,11 @@ def test_small_and_odd_sizes(count: int, width: int) -> None:
 def test_every_model_with_positions_can_start_so() -> None:
     psm = sc.TransformerPSM(sc.TransformerPSMConfig(9, width=8, chunk_length=3, heads=2, sinusoids=True))
     for part in ("agg", "inf"):
-        positions = psm.state_dict()[f"{part}.transformer.positions"]
+        positions = psm.state_dict()[f"layer.{part}.transformer.positions"]
         assert torch.equal(positions, starting_positions(6, 8, sinusoids=True))
-    swt = SlidingWindowTransformer(SlidingWindowConfig(9, 8, window=3, context=20, sinusoids=True))
-    assert torch.equal(swt.positions, starting_positions(20, 8, sinusoids=True))
+    gpt = LM(LMConfig(9, ("attention",), 8, positions=20, sinusoids=True))
+    assert gpt.positions is not None
+    assert torch.equal(gpt.positions, starting_positions(20, 8, sinusoids=True))
     gpt2 = GPT2Baseline(GPT2BaselineConfig(9, 8, layers=1, heads=2, context=20, init_std=0.5, sinusoids=True))
     assert torch.equal(gpt2.transformer.wpe.weight, 0.5 * starting_positions(20, 8, sinusoids=True))
     assert gpt2.transformer.wpe.weight.requires_grad

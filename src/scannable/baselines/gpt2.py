@@ -1,19 +1,19 @@
 """GPT-2 as people use it: the model of transformers. Its state is the keys and values of all tokens so far."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
+from scannable.layers.attention_state import AttentionState, capacity
 from scannable.models.config_checks import check_choice, check_number
 from scannable.nn import Continuation, KVCache
 from scannable.nn.decay import undecayed
 from scannable.nn.positions import starting_positions
-from scannable.storage.registry import register_model, storable
-
-storable(KVCache)
+from scannable.storage.registry import register_model
 
 GPT2_INIT_STD = 0.02
 
@@ -50,37 +50,6 @@ class GPT2BaselineConfig:
             check_number(self, "init_std", lambda std: std > 0, f"be above 0, or None for GPT-2's {GPT2_INIT_STD}")
 
 
-@storable
-@dataclass(frozen=True, eq=False)
-class GPT2State:
-    """Keys and values of all tokens so far, in buffers that the next step writes into; `fork()` copies them."""
-
-    position: int
-    cache: KVCache = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if type(self.position) is not int or self.position < 0 or not isinstance(self.cache, KVCache):
-            raise TypeError(f"no state of a stream: position {self.position!r}, cache {type(self.cache).__name__}")
-
-    def fork(self) -> "GPT2State":
-        """An independent stream that goes on from here."""
-        return GPT2State(self.position, self.current().clone())
-
-    def current(self) -> KVCache:
-        """The buffers, if they are what this state left."""
-        if self.cache.length != self.position:
-            raise ValueError(
-                f"this state is at position {self.position}, but its buffers have gone on to {self.cache.length}; use "
-                "the state that step or prefill returned, and fork() before you branch"
-            )
-        return self.cache
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, the room for tokens to come included: at most twice what the tokens so far fill."""
-        return self.cache.nbytes
-
-
 class NoPositions(nn.Module):
     """In place of the position table: adds nothing, at any length."""
 
@@ -88,7 +57,7 @@ class NoPositions(nn.Module):
         return places.new_zeros(1)
 
 
-class GPT2Baseline(Baseline[GPT2State]):
+class GPT2Baseline(Baseline[AttentionState]):
     """The GPT2Model of transformers with the protocol that all models here have.
 
         model = GPT2Baseline(GPT2BaselineConfig(vocab_size=50257, tie_weights=True))
@@ -96,7 +65,7 @@ class GPT2Baseline(Baseline[GPT2State]):
     Weights start as transformers starts them, and the head has no bias.
     """
 
-    state_kind: ClassVar[type] = GPT2State
+    state_kind: ClassVar[type] = AttentionState
 
     def __init__(self, config: GPT2BaselineConfig) -> None:
         super().__init__()
@@ -137,19 +106,26 @@ class GPT2Baseline(Baseline[GPT2State]):
 
         The next power of two, so that a token is copied O(1) times on average; never more than the context.
         """
-        room = 1 << (position - 1).bit_length() if position else 0
+        room = capacity(position)
         return room if self.config.positions == "none" else min(room, self.config.context)
 
     def _nbytes(self, position: int, batch_size: int) -> int:
         vectors = 2 * self.config.layers * batch_size * self.capacity(position)
         return vectors * self.config.width * self.transformer.wte.weight.itemsize
 
-    def _empty(self, batch_size: int) -> GPT2State:
+    def _empty(self, batch_size: int) -> AttentionState:
         c, like = self.config, self.transformer.wte.weight
-        return GPT2State(0, KVCache.empty(c.layers, batch_size, c.heads, 0, c.width // c.heads, like.detach()))
+        return AttentionState(
+            (0,) * batch_size, KVCache.empty(c.layers, batch_size, c.heads, 0, c.width // c.heads, like.detach())
+        )
 
-    def _check_state(self, state: GPT2State, rows: int) -> None:
+    def _check_state(self, state: AttentionState, rows: int) -> None:
         c, cache = self.config, state.current()
+        if len(set(state.positions)) > 1:
+            raise ValueError(
+                f"rows at {state.positions}: in a stream of GPT2Baseline, a model of transformers, all rows are at one "
+                "position; sc.LM has the same model for others"
+            )
         shape = (rows, c.heads, cache.capacity, c.width // c.heads)
         if not len(cache.keys) == len(cache.values) == c.layers:
             raise ValueError(f"the state has {len(cache.keys)} layers, this model {c.layers}; another model made it")
@@ -157,7 +133,7 @@ class GPT2Baseline(Baseline[GPT2State]):
             for one in each:
                 check_part(name, one, shape, self.transformer.wte.weight.dtype)
 
-    def _run(self, tokens: Tensor, state: GPT2State | None) -> tuple[Tensor, GPT2State | None]:
+    def _run(self, tokens: Tensor, state: AttentionState | None) -> tuple[Tensor, AttentionState | None]:
         n = tokens.shape[1]
         end = n + (0 if state is None else state.position)
         if self.config.positions == "absolute" and end > self.config.context:
@@ -167,11 +143,13 @@ class GPT2Baseline(Baseline[GPT2State]):
             )
         if state is None:
             return self.transformer(tokens, use_cache=False).last_hidden_state, None
-        state.cache.make_room(self.capacity(end))
-        past = BuffersForTransformers(Continuation(state.cache, n), state.position)
+        recording = torch.is_grad_enabled()
+        cache = state.cache.branch() if recording else state.cache
+        cache.make_room(self.capacity(end))
+        past = BuffersForTransformers(Continuation(cache, n, recording=recording), state.position)
         hidden = self.transformer(tokens, past_key_values=past, use_cache=True).last_hidden_state
         past.new.finish()
-        return hidden, GPT2State(end, state.cache)
+        return hidden, AttentionState(cache.lengths, cache)
 
 
 class BuffersForTransformers:

@@ -8,10 +8,12 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
+from scannable.layers.packing import over_documents
 from scannable.models.base import CausalModel
 from scannable.models.config_checks import check_dropout, check_heads, check_outputs, check_sizes, check_switches
 from scannable.models.tokens import checked_tokens
 from scannable.nn.head import TiedHead
+from scannable.scan.documents import documents_of
 
 S = TypeVar("S")
 
@@ -29,26 +31,27 @@ class Baseline(CausalModel[S]):
     def hidden(
         self, tokens: Integer[Tensor, "b n"], *, lengths: Any = None, starts: Any = None
     ) -> Float[Tensor, "b n d"]:
-        """What `forward` gives to the head."""
-        self._check_even(lengths, starts)
+        """What `forward` gives to the head. Nobody looks at the padding, so `lengths` change nothing."""
         tokens = checked_tokens(tokens, 2, self.vocab_size)
+        if lengths is not None or starts is not None:
+            documents = documents_of(*tokens.shape, lengths=lengths, starts=starts)
+            if starts is not None and tokens.numel():
+                return over_documents(tokens, documents, lambda rows, _: self._run(rows, None)[0])
         return self._run(tokens, None)[0] if tokens.numel() else self._nothing(tokens)
 
     def _consume(self, tokens: Tensor, state: S, lengths: Any) -> tuple[Tensor, S]:
-        self._check_even(lengths, None)
+        if lengths is not None:
+            counts = documents_of(*tokens.shape, lengths=lengths).counts
+            if (counts != tokens.shape[1]).any():
+                raise ValueError(
+                    f"lengths {counts.tolist()}: in a stream of {type(self).__name__}, a model of transformers, all "
+                    "rows go on by as many tokens; sc.LM has the same models for rows of different lengths"
+                )
         if not tokens.numel():
             return self._nothing(tokens), state
         hidden, after = self._run(tokens, state)
         assert after is not None
         return hidden, after
-
-    def _check_even(self, lengths: Any, starts: Any) -> None:
-        if lengths is not None or starts is not None:
-            given = "starts" if lengths is None else "lengths"
-            raise ValueError(
-                f"{type(self).__name__} takes rows of one length, each one document, and no {given}; sc.LM and "
-                "sc.TransformerPSM take them"
-            )
 
     def _nothing(self, tokens: Tensor) -> Tensor:
         return next(self.parameters()).new_zeros(*tokens.shape, self.config.width)
@@ -61,10 +64,10 @@ class Baseline(CausalModel[S]):
         """
 
 
-def output_layer(config: Any, embedding: nn.Embedding, std: float, scale: float = 1.0) -> nn.Module:
-    """The embedding once more, times `scale`, or a layer without bias that starts at N(0, std^2)."""
+def output_layer(config: Any, embedding: nn.Embedding, std: float) -> nn.Module:
+    """The embedding once more, or a layer without bias that starts at N(0, std^2)."""
     if config.tie_weights:
-        return TiedHead(embedding, scale)
+        return TiedHead(embedding)
     head = nn.Linear(config.width, config.out_size or config.vocab_size, bias=False)
     nn.init.normal_(head.weight, std=std)
     return head

@@ -4,15 +4,16 @@ An `LM` of "mamba" layers is the same function, and much faster without a GPU: t
 one token after the other. This one is the reference.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from scannable.baselines.model import Baseline, check_config, check_part, output_layer, transformers
+from scannable.layers.state import TensorState, advanced
 from scannable.nn.decay import undecayed
-from scannable.storage.registry import register_model, storable
+from scannable.storage.registry import register_model
 
 
 @dataclass(frozen=True)
@@ -37,31 +38,7 @@ class MambaBaselineConfig:
         check_config(self, "state_size", "expand", "convolution")
 
 
-@storable
-@dataclass(frozen=True, eq=False)
-class MambaState:
-    """What each layer's convolution and recurrence hold. Nothing is ever written into it, so a fork shares it."""
-
-    position: int
-    convolutions: tuple[Tensor, ...] = field(repr=False)
-    recurrences: tuple[Tensor, ...] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        parts = isinstance(self.convolutions, tuple) and isinstance(self.recurrences, tuple)
-        if type(self.position) is not int or self.position < 0 or not parts:
-            raise TypeError(f"no state of a stream: position {self.position!r}, {type(self.recurrences).__name__}")
-
-    def fork(self) -> "MambaState":
-        """An independent stream that goes on from here."""
-        return self
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held by all layers."""
-        return sum(part.nbytes for part in (*self.convolutions, *self.recurrences))
-
-
-class MambaBaseline(Baseline[MambaState]):
+class MambaBaseline(Baseline[TensorState]):
     """The MambaModel of transformers with the protocol that all models here have.
 
         model = MambaBaseline(MambaBaselineConfig(vocab_size=50257, tie_weights=True))
@@ -70,7 +47,7 @@ class MambaBaseline(Baseline[MambaState]):
     goes token by token. Norms and recurrence round to float32, also where the weights are float64.
     """
 
-    state_kind: ClassVar[type] = MambaState
+    state_kind: ClassVar[type] = TensorState
 
     def __init__(self, config: MambaBaselineConfig) -> None:
         super().__init__()
@@ -106,22 +83,29 @@ class MambaBaseline(Baseline[MambaState]):
         per_channel = self.config.convolution * convolution.itemsize + self.config.state_size * recurrence.itemsize
         return channels * per_channel
 
-    def _empty(self, batch_size: int) -> MambaState:
-        def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-            device = self.backbone.embeddings.weight.device
-            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(self.config.layers))
+    def _empty(self, batch_size: int) -> TensorState:
+        device = self.backbone.embeddings.weight.device
+        parts = {
+            name: torch.zeros(shape, dtype=dtype, device=device)
+            for name, (shape, dtype) in self._expected(batch_size).items()
+        }
+        return TensorState((0,) * batch_size, parts)
 
-        return MambaState(0, *map(zeros, self._shapes(batch_size), self._dtypes))
+    def _expected(self, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of what each layer's convolution and recurrence hold."""
+        kinds = zip(("convolution", "recurrence"), self._shapes(rows), self._dtypes, strict=True)
+        return {f"{name} {i}": (shape, dtype) for name, shape, dtype in kinds for i in range(self.config.layers)}
 
-    def _check_state(self, state: MambaState, rows: int) -> None:
-        parts = {"convolutions": state.convolutions, "recurrences": state.recurrences}
-        for (name, layers), shape, dtype in zip(parts.items(), self._shapes(rows), self._dtypes, strict=True):
-            if len(layers) != self.config.layers:
-                raise ValueError(f"the state has {len(layers)} layers, this model {self.config.layers}")
-            for layer in layers:
-                check_part(name, layer, shape, dtype)
+    def _check_state(self, state: TensorState, rows: int) -> None:
+        expected = self._expected(rows)
+        if len(state.parts) != len(expected):
+            raise ValueError(f"the state has {len(state.parts) // 2} layers, this model {self.config.layers}")
+        for name, (shape, dtype) in expected.items():
+            if name not in state.parts:
+                raise ValueError(f"the state has no {name!r}; was it made by another model?")
+            check_part(name, state.parts[name], shape, dtype)
 
-    def _run(self, tokens: Tensor, state: MambaState | None) -> tuple[Tensor, MambaState | None]:
+    def _run(self, tokens: Tensor, state: TensorState | None) -> tuple[Tensor, TensorState | None]:
         dtype, precise = self._dtypes
         if state is None:
             return self.backbone(tokens, use_cache=False).last_hidden_state.to(dtype), None
@@ -129,18 +113,17 @@ class MambaBaseline(Baseline[MambaState]):
         pieces = tokens.split(1, 1) if state.position else (tokens,)
         hidden = [self.backbone(piece, cache_params=cache, use_cache=True).last_hidden_state for piece in pieces]
         # Under autocast the cache would hold half precision.
-        convolutions = tuple(layer.conv_states[0].to(dtype) for layer in cache.layers)
-        recurrences = tuple(layer.recurrent_states[0].to(precise) for layer in cache.layers)
-        after = MambaState(state.position + tokens.shape[1], convolutions, recurrences)
-        return torch.cat(hidden, 1).to(dtype), after
+        parts = {f"convolution {i}": layer.conv_states[0].to(dtype) for i, layer in enumerate(cache.layers)}
+        parts |= {f"recurrence {i}": layer.recurrent_states[0].to(precise) for i, layer in enumerate(cache.layers)}
+        return torch.cat(hidden, 1).to(dtype), TensorState(advanced(state.positions, tokens.shape[1], None), parts)
 
-    def _cache(self, state: MambaState) -> Any:
+    def _cache(self, state: TensorState) -> Any:
         """A cache of transformers with a copy of the state; before the first token an empty one."""
         cache = transformers().DynamicCache(config=self.backbone.config)
         if state.position:
-            for i, (convolution, recurrence) in enumerate(zip(state.convolutions, state.recurrences, strict=True)):
-                cache.update_conv_state(convolution, i, conv_kernel_size=self.config.convolution)
-                cache.update_recurrent_state(recurrence, i)
+            for i in range(self.config.layers):
+                cache.update_conv_state(state[f"convolution {i}"], i, conv_kernel_size=self.config.convolution)
+                cache.update_recurrent_state(state[f"recurrence {i}"], i)
         return cache
 
 

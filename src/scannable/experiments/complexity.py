@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from scannable.baselines import GPT2Baseline, GPT2BaselineConfig
 from scannable.experiments import scan_cost
 from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.growth import NEGLIGIBLE, growth
@@ -80,13 +79,15 @@ def subjects(sizes: Sizes) -> list[Subject]:
     """The Transformer, Transformer-PSM, and every row of the zoo."""
     d, h = sizes.width, sizes.heads
     context = sizes.lengths[-1] + sizes.steps
-    gpt2 = GPT2Baseline(GPT2BaselineConfig(VOCABULARY, d, sizes.layers, h, context))
+    gpt2 = LM(LMConfig(VOCABULARY, ("attention",) * sizes.layers, d, h, norm="layer", positions=context)).eval()
     psm = transformer_psm(sizes)
     found = [
         Subject("transformer", "(n^2, n)", gpt2, {"parallel": gpt2}),
         Subject("transformer_psm", "(n, log n)", psm, {CIRCUIT: psm}),
     ]
     for name, row in LAYERS.items():
+        if name == "attention":
+            continue  # It is the Transformer.
         model = LM(LMConfig(VOCABULARY, (name,) * sizes.layers, d, h))
         forms = (CIRCUIT,) if row.spd_class == "none" else (CIRCUIT, FAST)
         found.append(Subject(name, row.spd_class, model, {form: _in_mode(model, form) for form in forms}))

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from scannable.baselines import GPT2BaselineConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes, text_task
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, Spread, best_rate, run_scores, sweep_table
-from scannable.models.lm_config import LMConfig
+from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.recipes.language_modelling import stdlib
 from scannable.spd.counters import CountedWork
 from scannable.storage.model_file import build_model
@@ -43,19 +42,20 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Any]:
         sinusoids=sinusoids,
     )
     # Like all others here a narrow GPT-2 starts with the fan-in; its own 0.02 is for widths of 768 and more.
-    init_std = None if use.width >= 768 else use.width**-0.5
+    init_std = GPT2_INIT_STD if use.width >= 768 else use.width**-0.5
     return {
         **{psm_name(c): replace(psm, chunk_length=c) for c in use.chunks},
-        GPT2: GPT2BaselineConfig(
+        GPT2: LMConfig(
             vocab_size,
+            ("attention",) * use.layers,
             use.width,
-            use.layers,
             use.heads,
-            use.context,
+            norm="layer",
+            positions=use.context,
+            sinusoids=sinusoids,
             tie_weights=True,
             dropout=use.dropout,
             init_std=init_std,
-            sinusoids=sinusoids,
         ),
         MAMBA: LMConfig(vocab_size, ("mamba",) * use.mamba_layers, use.width, tie_weights=True),
     }

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from torch import Tensor
 
-from scannable.baselines import GPT2Baseline, GPT2BaselineConfig, GPT2State, MambaBaseline, MambaBaselineConfig
+from scannable.baselines import GPT2Baseline, GPT2BaselineConfig, MambaBaseline, MambaBaselineConfig
 from scannable.baselines.model import transformers
 from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
+from scannable.layers.attention_state import AttentionState
 from scannable.models.lm import LM
 from scannable.models.lm_config import LMConfig
 from scannable.models.protocol import StreamState
@@ -137,7 +138,7 @@ class Prefilled:
         return self.state.fork()
 
 
-def filled_cache(model: GPT2Baseline, position: int, more: int) -> GPT2State:
+def filled_cache(model: GPT2Baseline, position: int, more: int) -> AttentionState:
     """GPT-2 after `position` tokens, with random keys and values: time does not depend on them."""
     c, like = model.config, model.transformer.wte.weight.detach()
     room = model.capacity(position + more)
@@ -145,7 +146,7 @@ def filled_cache(model: GPT2Baseline, position: int, more: int) -> GPT2State:
     for buffer in (*cache.keys, *cache.values):
         buffer.normal_()
     cache.lengths = (position,)
-    return GPT2State(position, cache)
+    return AttentionState((position,), cache)
 
 
 @dataclass

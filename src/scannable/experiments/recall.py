@@ -6,12 +6,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from scannable.baselines import GPT2BaselineConfig, SlidingWindowConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, best_rate, run_scores, sweep_table
-from scannable.models.lm_config import LMConfig
+from scannable.models.layer_options import AttentionOptions
+from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.recall import mqar
 from scannable.tasks import MQARTask
@@ -42,25 +42,25 @@ def setting(profile: Profile) -> Setting:
     large: TransformerPSMConfig = recipe.model
     vocab_size, width, context = large.vocab_size, large.width, recipe.curriculum.lengths[-1]
     c = large.chunk_length
-    window = SlidingWindowConfig(
-        vocab_size, width, layers=4, heads=1, window=c, context=context, tie_weights=not paper, sinusoids=not paper
+    full = LMConfig(
+        vocab_size,
+        ("attention",) * 2,
+        width,
+        heads=1,
+        norm="layer",
+        positions=context,
+        sinusoids=not paper,
+        tie_weights=not paper,
+        init_std=GPT2_INIT_STD if paper else width**-0.5,
     )
+    window = replace(full, layers=(AttentionOptions(window=c),) * 4, init_std=None)
     models: dict[str, Any] = {
         "psm-large": large,
         "psm-small": replace(large, chunk_length=c // 2),
         "swt-large": window,
-        "swt-small": replace(window, window=c // 2),
+        "swt-small": replace(window, layers=(AttentionOptions(window=c // 2),) * 4),
         "mamba": LMConfig(vocab_size, ("mamba",) * 2, width=width, tie_weights=not paper),
-        "full": GPT2BaselineConfig(
-            vocab_size,
-            width,
-            layers=2,
-            heads=1,
-            context=context,
-            tie_weights=not paper,
-            init_std=None if paper else width**-0.5,
-            sinusoids=not paper,
-        ),
+        "full": full,
     }
     titles = {
         "psm-large": f"Transformer-PSM, c = {c}",

@@ -9,12 +9,12 @@ import torch
 from matplotlib.figure import Figure
 
 import scannable.training.checkpoint as checkpoints
-from scannable.baselines import GPT2BaselineConfig
 from scannable.experiments.figure import powers, save_figure, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, Trained, at_rate
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, best_rate, error_by_length, run_scores, sweep_table
-from scannable.models.lm_config import LMConfig
+from scannable.models.layer_options import AttentionOptions
+from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.state_tracking import TEST_LENGTHS, helped, s5_plain
 from scannable.spd import associativity_defect
@@ -42,7 +42,7 @@ class Setting:
 
     recipe: Recipe[Any, Any]
     """Of Transformer-PSM without what helps; the others have it too, but for the model and the learning rate."""
-    gpt2: GPT2BaselineConfig
+    gpt2: LMConfig
     mamba: LMConfig
     rates: tuple[float, ...]
     """Of the baselines; the best one is trained to the end."""
@@ -68,8 +68,16 @@ def setting(profile: Profile) -> Setting:
                 evaluation=Evaluation(every=epoch, samples=3000, lengths=TEST_LENGTHS, patience=3),
                 checkpoint_every=epoch,
             ),
-            GPT2BaselineConfig(
-                ELEMENTS, 768, layers=12, heads=12, context=TEST_LENGTHS[-1], tie_weights=True, dropout=0.1
+            LMConfig(
+                ELEMENTS,
+                ("attention",) * 12,
+                width=768,
+                heads=12,
+                norm="layer",
+                positions=TEST_LENGTHS[-1],
+                tie_weights=True,
+                dropout=0.1,
+                init_std=GPT2_INIT_STD,
             ),
             LMConfig(ELEMENTS, ("mamba",) * 48, width=1024, tie_weights=True, dropout=0.1),
             rates=(3e-5, 1e-4, 3e-4),
@@ -93,7 +101,15 @@ def setting(profile: Profile) -> Setting:
     return Setting(
         recipe,
         # Like those of Transformer-PSM its weights start with the fan-in: 0.02 is for widths of 768 and more.
-        GPT2BaselineConfig(ELEMENTS, width, layers=4, heads=4, context=longest, tie_weights=True, init_std=width**-0.5),
+        LMConfig(
+            ELEMENTS,
+            ("attention",) * 4,
+            width,
+            norm="layer",
+            positions=longest,
+            tie_weights=True,
+            init_std=width**-0.5,
+        ),
         LMConfig(ELEMENTS, ("mamba",) * 2, width=width, tie_weights=True),
         rates=(3e-4, 1e-3, 3e-3, 1e-2),
         sweep_steps=20 if profile == "smoke" else 1500,
@@ -109,7 +125,9 @@ def plain_recipes(use: Setting, *, short: bool = False) -> dict[str, Callable[[f
     models = {
         PSM: recipe.model,
         GPT2: use.gpt2,
-        WITHOUT_POSITIONS: replace(use.gpt2, positions="none"),
+        WITHOUT_POSITIONS: replace(
+            use.gpt2, positions=0, layers=tuple(AttentionOptions(positions="none") for _ in use.gpt2.layers)
+        ),
         MAMBA: use.mamba,
     }
     return {name: at_rate(recipe, model) for name, model in models.items()}

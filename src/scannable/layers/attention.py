@@ -164,8 +164,7 @@ class Attention(SequenceLayer):
         if cache.length is None:
             new = Continuation(cache, n, counts, recording=recording)
         else:
-            # From one place on all may be stored: nobody looks at the padding, and what comes next overwrites it.
-            new = Continuation(cache, n, recording=recording)
+            new = _FromOnePlace(cache, n, recording=recording)
             new.counted = keep
         x = convolved(self.convolution, x, new, 0, 0)
         rotation = self._rotation(state.positions, n)
@@ -208,6 +207,18 @@ class Attention(SequenceLayer):
         if len(set(positions)) == 1:
             positions = positions[:1]
         return _rotation(positions, n, self.size, weight.device, weight.dtype)
+
+
+class _FromOnePlace(Continuation):
+    """Rows that go on from one place: all of them are stored alike, zeros behind the end of each. Nobody looks there,
+    and what comes next overwrites it, so that no mask is needed but the causal one.
+    """
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if self.counted is not None:
+            padding = ~self.counted[:, None, :, None]
+            keys, values = keys.masked_fill(padding, 0), values.masked_fill(padding, 0)
+        return super().store(layer, keys, values)
 
 
 def _parts(cache: KVCache) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from scannable.models.layer_options import LayerOptions
 from scannable.models.lm_config import LMConfig
 from scannable.models.lm_state import LMState
 from scannable.models.tokens import checked_tokens
+from scannable.nn.decay import undecayed
 from scannable.nn.head import TiedHead
 from scannable.nn.positions import starting_positions
 from scannable.nn.projection import projection
@@ -118,6 +119,7 @@ class LM(CausalModel[LMState]):
             start = starting_positions(config.positions, config.width, sinusoids=config.sinusoids)
             # Of the scale of the embeddings that they are added to.
             self.positions = nn.Parameter(start * scale)
+            undecayed(self, "positions")
         if config.init_std is not None:
             self._restart(config.init_std)
         self._scale_residuals()

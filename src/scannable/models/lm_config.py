@@ -14,6 +14,9 @@ from scannable.models.config_checks import (
 from scannable.models.layer_options import OPTIONS, LayerOptions
 from scannable.storage.registry import register_model
 
+GPT2_INIT_STD = 0.02
+"""For widths of 768 and more."""
+
 
 @dataclass(frozen=True)
 class LMConfig:

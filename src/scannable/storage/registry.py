@@ -26,7 +26,6 @@ BUILT_IN = (
     "scannable.models.layer_options",
     "scannable.models.lm_config",
     "scannable.baselines.gpt2",
-    "scannable.baselines.sliding_window",
     "scannable.baselines.transformers_mamba",
     "scannable.tasks.groups",
     "scannable.tasks.mqar",
