@@ -23,8 +23,10 @@ def test_layers_are_named_one_for_each_block() -> None:
 
 
 def test_a_layer_may_have_options_behind_its_name() -> None:
-    assert model_of("mamba:state_size=32:mlp=True", "gla", "mamba2:step_size_limits=(0.1,None):heads=2").layers == (
-        MambaOptions(state_size=32, mlp=True),
+    assert model_of(
+        "mamba:state_size=32:with_mlp=True", "gla", "mamba2:step_size_limits=(0.1,None):heads=2"
+    ).layers == (
+        MambaOptions(state_size=32, with_mlp=True),
         "gla",
         Mamba2Options(step_size_limits=(0.1, None), heads=2),
     )
@@ -35,7 +37,7 @@ def test_the_word_of_a_layer_stands_for_it(name: str) -> None:
     assert layer_of(word_of(name)) == name
     # With nothing changed it is the bare name.
     assert word_of(OPTIONS[name]()) == name
-    assert layer_of(word_of(OPTIONS[name](heads=3, mlp=False))) == OPTIONS[name](heads=3, mlp=False)
+    assert layer_of(word_of(OPTIONS[name](heads=3, with_mlp=False))) == OPTIONS[name](heads=3, with_mlp=False)
 
 
 def test_words_hold_every_kind_of_option() -> None:
@@ -72,7 +74,7 @@ OF_MAMBA = {"kind": "scannable.models.layer_options:MambaOptions"}
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_layer_and_its_options_survive_json(name: str, tmp_path: Path) -> None:
-    config = sc.LMConfig(5, (name, OPTIONS[name](), OPTIONS[name](heads=1, mlp=True)), width=8, heads=2)
+    config = sc.LMConfig(5, (name, OPTIONS[name](), OPTIONS[name](heads=1, with_mlp=True)), width=8, heads=2)
     assert from_plain(json.loads(json.dumps(to_plain(config)))) == config
     sc.save_model(sc.LM(config), tmp_path)
     assert sc.load_model(tmp_path).config == config

@@ -215,7 +215,7 @@ def test_a_compiled_part_or_model_is_saved_under_plain_names(tmp_path: Path) -> 
         if part is None:
             whole: Any = torch.compile(model)
         else:
-            model.agg = torch.compile(model.agg)  # pyright: ignore[reportAttributeAccessIssue]
+            model.layer.agg = torch.compile(model.agg)  # pyright: ignore[reportAttributeAccessIssue]
             whole = model
         assert any("_orig_mod." in name for name in whole.state_dict())
         sc.save_model(whole, tmp_path)

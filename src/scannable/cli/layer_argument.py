@@ -1,4 +1,4 @@
-"""Layers of a stack as words of a command line: `mamba`, or with options `mamba:state_size=32:mlp=True`."""
+"""Layers of a stack as words of a command line: `mamba`, or with options `mamba:state_size=32:with_mlp=True`."""
 
 import ast
 from dataclasses import fields

@@ -14,7 +14,7 @@ from scannable.storage.tensor_file import TensorFileError, read_sealed, write_se
 
 FORMAT = "scannable-state-2"
 PAIRS = ".pairs"
-"""How the name of a complex128 tensor ends: safetensors has none, so its real and imaginary parts are on a last axis."""
+"""How the name of a complex128 tensor ends: safetensors has none, so its parts are on a last axis."""
 
 
 class StateFileError(ValueError):
