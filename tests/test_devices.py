@@ -19,7 +19,7 @@ from scannable.baselines import (
     MambaBaselineConfig,
 )
 from scannable.layers import LAYERS
-from scannable.layers.layer import LayerState
+from scannable.layers.state import State
 from scannable.models.layer_options import AttentionOptions
 from scannable.models.lm import LM
 from scannable.models.lm_config import LMConfig
@@ -66,8 +66,8 @@ def assert_gradients(loss: Tensor, module: nn.Module, but: tuple[str, ...] = ())
         assert (parameter.grad is not None) != name.endswith(but) if but else parameter.grad is not None, name
 
 
-def assert_there(state: LayerState) -> None:
-    assert all(leaf.device == META for leaf in flatten(state)[0])
+def assert_there(state: State) -> None:
+    assert all(leaf.device == META for leaf in state.tensors())
 
 
 # Layers.
@@ -234,11 +234,11 @@ def test_a_model_of_ones_own_modules_runs_where_it_is() -> None:
 
 @pytest.mark.parametrize("row", LAYERS)
 def test_a_language_model_of_any_row_runs_where_it_is(row: str) -> None:
-    model = on_meta(lambda: sc.ZooLM(sc.ZooConfig(VOCABULARY, row, layers=2, width=WIDTH, heads=2)))
+    model = on_meta(lambda: sc.LM(sc.LMConfig(VOCABULARY, (row,) * 2, width=WIDTH, heads=2)))
     trained(model, 70)
     streamed(model.eval())
-    if row != "log_linear":
-        model.prefill(tokens(2, 9), model.initial_state(2), lengths=tokens(2))
+    _, state = model.prefill(tokens(2, 9), model.initial_state(2), lengths=[9, 4])
+    assert state.positions == (9, 4)
 
 
 def test_a_sliding_window_runs_where_it_is() -> None:

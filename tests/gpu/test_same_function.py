@@ -150,10 +150,10 @@ def test_streams_at_different_positions_are_those_of_a_cpu(device: torch.device)
     assert_near(logits[0], truth[2, 20], device, "a stream that left")
 
 
-@pytest.mark.parametrize("row", ["mamba", "gla", "gated_deltanet", "log_linear"])
+@pytest.mark.parametrize("row", ["mamba", "gla", "gated_deltanet", "log_linear", "attention", "psm"])
 def test_a_language_model_streams_as_on_a_cpu(row: str, device: torch.device) -> None:
     torch.manual_seed(0)
-    model = sc.ZooLM(sc.ZooConfig(VOCABULARY, row, layers=2, width=WIDTH, heads=2)).eval()
+    model = sc.LM(sc.LMConfig(VOCABULARY, (row,) * 2, width=WIDTH, heads=2)).eval()
     there = copy.deepcopy(model).to(device)
     model.double()
     tokens = torch.randint(VOCABULARY, (2, 90))
@@ -181,7 +181,7 @@ def test_generation_happens_on_the_device_and_repeats(temperature: float, device
         assert torch.equal(runs[0].cpu(), truth)
 
 
-@pytest.mark.parametrize("make", [psm, lambda: sc.ZooLM(sc.ZooConfig(VOCABULARY, "mamba2", layers=1, width=WIDTH))])
+@pytest.mark.parametrize("make", [psm, lambda: sc.LM(sc.LMConfig(VOCABULARY, ("mamba2",), width=WIDTH))])
 def test_bfloat16_trains_with_finite_gradients_near_those_of_float32(make: Any, device: torch.device) -> None:
     torch.manual_seed(0)
     model = make().to(device)

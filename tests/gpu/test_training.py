@@ -119,7 +119,7 @@ def test_a_compiled_run_is_the_run(tmp_path: Path, device: torch.device) -> None
 
 
 @pytest.mark.parametrize("row", ["mamba", "gla"])
-def test_a_row_of_the_zoo_trains(row: str, tmp_path: Path, device: torch.device) -> None:
-    model = sc.ZooConfig(6, row, layers=1, width=16, heads=2)
+def test_a_stack_of_layers_trains(row: str, tmp_path: Path, device: torch.device) -> None:
+    model = sc.LMConfig(6, (row,), width=16, heads=2)
     run = train(recipe_of(model=model, steps=4, curriculum=Curriculum((8,))), tmp_path, device)
     assert all(bool(p.isfinite().all()) for p in run.model.parameters())

@@ -139,5 +139,5 @@ def test_a_copy_of_a_compiled_model_has_its_own_weights(graphs: Graphs) -> None:
 
 
 def test_a_model_without_transformers_has_nothing_to_compile(graphs: Graphs) -> None:
-    model = sc.ZooLM(sc.ZooConfig(11, "gla", layers=1, width=16, heads=2))
+    model = sc.LM(sc.LMConfig(11, ("gla",), width=16, heads=2))
     assert compile_transformers(model, backend=graphs) == 0

@@ -56,7 +56,8 @@ class StaleCache(sc.TransformerPSM):
         kept = cache.clone()
         result = super().extend(tokens, state)
         if state.position >= 4 and state.position % 4 == 0 and tokens.shape[1] == 1:
-            cache.keys[:, :, :, :4], cache.values[:, :, :, :4] = kept.keys[:, :, :, :4], kept.values[:, :, :, :4]
+            for now, before in zip((*cache.keys, *cache.values), (*kept.keys, *kept.values), strict=True):
+                now[:, :, :4] = before[:, :, :4]
         return result
 
 

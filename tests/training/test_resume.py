@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm_config import LMConfig
 from scannable.tasks import GroupTask
 from scannable.training import checkpoint as checkpoints
 from scannable.training.logging import read_metrics
@@ -25,7 +25,7 @@ from scannable.training.run_folder import TrainingError, load_recipe, load_resul
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
     values: dict[str, Any] = {
-        "model": ZooConfig(6, "gla", layers=1, width=8, heads=2),
+        "model": LMConfig(6, ("gla",), width=8, heads=2),
         "task": GroupTask("S3"),
         "steps": 6,
         "batch_samples": 4,
@@ -107,7 +107,7 @@ def test_a_configuration_that_was_edited_is_noticed(tmp_path: Path) -> None:
     train(recipe_of(), tmp_path)
     path = tmp_path / "config.json"
     plain = json.loads(path.read_text())
-    plain["model"]["row"] = "retnet"
+    plain["model"]["layers"] = ["retnet"]
     path.write_text(json.dumps(plain))
     with pytest.raises(
         TrainingError, match=r"config\.json does not agree with the checkpoint of step 6 \(model\.row was"
@@ -129,7 +129,7 @@ def test_a_lost_configuration_is_written_anew(tmp_path: Path) -> None:
 
 def test_another_model_cannot_be_forced_into_the_weights(tmp_path: Path) -> None:
     train(recipe_of(), tmp_path)
-    wider = recipe_of(model=ZooConfig(6, "gla", layers=1, width=16, heads=2), steps=9)
+    wider = recipe_of(model=LMConfig(6, ("gla",), width=16, heads=2), steps=9)
     with pytest.raises(TrainingError, match=r"the checkpoint of step 6 does not fit this recipe: .*size mismatch"):
         train(wider, tmp_path, resume=True, force=True)
     assert load_trained(tmp_path).recipe == recipe_of()

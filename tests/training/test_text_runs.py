@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from scannable.models.lm_config import ZooConfig
+from scannable.models.lm_config import LMConfig
 from scannable.tasks.text import TextTask
 from scannable.training.loop import Run
 from scannable.training.recipe import Curriculum, Evaluation, Recipe
@@ -57,7 +57,7 @@ def write(folder: Path, stride: int) -> None:
 def recipe_of(text: Path, tokenizer: str = "bpe", **changes: Any) -> Recipe[Any, Any]:
     task = TextTask(str(text), tokenizer, 300 if tokenizer == "bpe" else None, cache=text.parent / "cache")
     values: dict[str, Any] = {
-        "model": ZooConfig(300, "gla", layers=1, width=8, heads=2),
+        "model": LMConfig(300, ("gla",), width=8, heads=2),
         "task": task,
         "steps": 4,
         "batch_samples": 2,
