@@ -30,6 +30,10 @@ class ChunkBuffers:
     written: tuple[int, ...]
     """The positions when the buffers were last written: a state that is elsewhere must not use them."""
 
+    def __post_init__(self) -> None:
+        self.maker: object = None
+        """What a layer knows its own buffers by: it need not look at them again. No part of what is saved or copied."""
+
     def at(self, positions: tuple[int, ...]) -> "ChunkBuffers":
         """These buffers, if they are what a state at `positions` left."""
         if self.written == HALF_WRITTEN:
