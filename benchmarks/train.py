@@ -55,7 +55,7 @@ def main() -> None:
     keep_memory()
     torch.manual_seed(0)
     model = sc.TransformerPSM(
-        sc.TransformerPSMConfig(VOCABULARY, WIDTH, CHUNK, agg_layers=2, inf_layers=2, heads=HEADS)
+        sc.TransformerPSMConfig(VOCABULARY, WIDTH, chunk_length=CHUNK, agg_layers=2, inf_layers=2, heads=HEADS)
     )
     rows: list[list[object]] = []
     for n in arguments.lengths:

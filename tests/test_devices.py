@@ -185,7 +185,9 @@ PSM: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variant", PSM)
 def test_transformer_psm_runs_where_it_is(variant: str) -> None:
-    config = sc.TransformerPSMConfig(VOCABULARY, WIDTH, 4, agg_layers=1, inf_layers=2, heads=2, **PSM[variant])
+    config = sc.TransformerPSMConfig(
+        VOCABULARY, WIDTH, chunk_length=4, agg_layers=1, inf_layers=2, heads=2, **PSM[variant]
+    )
     model = on_meta(lambda: sc.TransformerPSM(config))
     trained(model)
     streamed(model.eval())
@@ -193,7 +195,7 @@ def test_transformer_psm_runs_where_it_is(variant: str) -> None:
 
 @pytest.mark.parametrize("c", [1, 4])
 def test_streams_at_different_positions_run_where_the_model_is(c: int) -> None:
-    config = sc.TransformerPSMConfig(VOCABULARY, WIDTH, c, agg_layers=1, inf_layers=1, heads=2)
+    config = sc.TransformerPSMConfig(VOCABULARY, WIDTH, chunk_length=c, agg_layers=1, inf_layers=1, heads=2)
     model = on_meta(lambda: sc.TransformerPSM(config)).eval()
     states = [model.prefill(tokens(1, n), model.initial_state(1))[1] for n in (3, 4, 11)]
     batch = sc.join(states)

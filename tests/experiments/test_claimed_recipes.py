@@ -55,9 +55,23 @@ def without_kinds(plain: Any) -> Any:
     return [without_kinds(value) for value in plain] if isinstance(plain, list) else plain
 
 
+BLOCKS = {
+    "positions": "learned",
+    "norm": "layer",
+    "mlp": "gelu",
+    "qk_norm": False,
+    "convolution": 0,
+    "prefix": "carried",
+    "recent": 0,
+}
+"""Of every Transformer-PSM before there was a choice."""
+
+
 def as_before(plain: dict[str, Any]) -> dict[str, Any]:
-    """A committed configuration in today's words: two fields of the model have become callbacks since."""
-    model = dict(plain["model"])
+    """A committed configuration in today's words: two fields of the model have become callbacks since, and what blocks
+    were made of has become a choice.
+    """
+    model = {**plain["model"], **(BLOCKS if "agg_layers" in plain["model"] else {})}
     over, from_inf = model.pop("state_noise_over", None), model.pop("agg_from_inf", False)
     aids = ([{}] if from_inf else []) + ([{"over": over}] if model.get("state_noise") else [])
     evaluation = {**plain["evaluation"], "weights": "last"}

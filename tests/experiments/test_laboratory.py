@@ -30,7 +30,7 @@ from scannable.training.run_folder import TrainingError, load_recipe
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
     values: dict[str, Any] = {
-        "model": sc.TransformerPSMConfig(6, 16, 2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1),
+        "model": sc.TransformerPSMConfig(6, 16, chunk_length=2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1),
         "task": GroupTask("S3"),
         "steps": 8,
         "batch_tokens": 64,

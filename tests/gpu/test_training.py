@@ -22,7 +22,7 @@ QUIET = Console(quiet=True)
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
     values: dict[str, Any] = {
-        "model": sc.TransformerPSMConfig(6, 16, 2, agg_layers=1, inf_layers=1, heads=2),
+        "model": sc.TransformerPSMConfig(6, 16, chunk_length=2, agg_layers=1, inf_layers=1, heads=2),
         "task": GroupTask("S3"),
         "steps": 12,
         "batch_tokens": 64,

@@ -18,8 +18,8 @@ def test_a_fork_shares_the_roots_and_copies_the_chunk_in_progress() -> None:
     tokens = torch.randint(13, (2, 30))
     _, state = model.prefill(tokens, model.initial_state(2))
     branch = state.fork()
-    assert branch.scan is state.scan
-    assert branch.buffers.tokens.data_ptr() != state.buffers.tokens.data_ptr()
+    assert branch.scans is state.scans
+    assert branch.buffers.chunk.data_ptr() != state.buffers.chunk.data_ptr()
     with_one, with_two = state, branch
     left = right = torch.empty(0)
     for _ in range(11):
@@ -35,7 +35,7 @@ def test_a_state_that_was_left_behind_is_refused() -> None:
     state = model.initial_state(1)
     _, later = model.step(torch.tensor([3]), state)
     with pytest.raises(
-        ValueError, match=r"at position 0, but its buffers have gone on to 1; .* fork\(\) before you branch"
+        ValueError, match=r"at position 0, but its buffers have gone on to position 1; .* fork\(\) before you branch"
     ):
         model.step(torch.tensor([4]), state)
     with pytest.raises(ValueError, match="gone on"):
@@ -51,7 +51,7 @@ def test_the_state_holds_exactly_what_the_formula_says(literal: bool) -> None:
     for t in range(70):
         chunks = t // 2
         elements = 2 * chunks.bit_count() - (1 if chunks and not literal else 0)
-        by_hand = 3 * (elements * 2 * 8 * 4 + 2 * 8) + 2 * 2 * 3 * 4 * 8 * 4
+        by_hand = 3 * (elements + 1) * 2 * 8 * 4 + 2 * 2 * 3 * 4 * 8 * 4
         assert state.nbytes == model.state_nbytes(t, 3) == by_hand, t
         _, state = model.step(torch.zeros(3, dtype=torch.int64), state)
 
@@ -119,13 +119,13 @@ def test_an_interrupted_step_cannot_be_taken_for_a_whole_one() -> None:
 @pytest.mark.usefixtures("shapes_unchecked")
 def test_a_state_of_another_model_is_refused() -> None:
     model = tiny(4)
-    with pytest.raises(ValueError, match="the state has chunks of 7 tokens, this model of 4"):
-        model.step(torch.tensor([1]), tiny(7).initial_state(1))
     with pytest.raises(
-        TypeError,
-        match=r"prefill goes on from a PSMState, .*, not from a StreamBatch; take it apart with batch\.row\(i\)",
+        ValueError, match=r"chunks of the shape \[\(1, 7, 16\)\], this layer of \[\(1, 4, 16\)\]; another layer made it"
     ):
-        model.prefill(torch.zeros(1, 3, dtype=torch.int64), sc.join([model.initial_state(1)]))  # pyright: ignore
+        model.step(torch.tensor([1]), tiny(7).initial_state(1))
+    other = sc.LM(sc.LMConfig(13, ("gla",), width=16))
+    with pytest.raises(TypeError, match=r"a stream of TransformerPSM goes on from a PSMState, .* not from LMState"):
+        model.prefill(torch.zeros(1, 3, dtype=torch.int64), other.initial_state(1))  # pyright: ignore
 
 
 @pytest.mark.usefixtures("shapes_unchecked")
@@ -133,7 +133,7 @@ def test_a_refused_call_leaves_the_state_to_its_model() -> None:
     model = tiny(4)
     other = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=13, width=32, chunk_length=4, heads=2))
     _, state = model.prefill(torch.randint(13, (1, 6)), model.initial_state(1))
-    with pytest.raises(ValueError, match=r"bytes of keys and values, this model .*; another model made it"):
+    with pytest.raises(ValueError, match="another layer made it: start from"):
         other.step(torch.tensor([1]), state)
     outputs, _ = model.step(torch.tensor([1], dtype=torch.uint8), state)
     assert outputs.isfinite().all()

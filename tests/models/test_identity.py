@@ -27,8 +27,12 @@ class SumInf(nn.Module):
 
 def model_of(identity: Any, *, incremental: bool, literal: bool = False) -> sc.PrefixScannableModel:
     torch.manual_seed(1)
-    config = sc.TransformerPSMConfig(13, D, C, heads=2, agg_layers=1, inf_layers=1)
-    agg, inf = (TransformerAgg(config), TransformerInf(config)) if incremental else (MeanAgg(), SumInf())
+    config = sc.TransformerPSMConfig(13, D, chunk_length=C, heads=2, agg_layers=1, inf_layers=1)
+    agg, inf = (
+        (TransformerAgg(D, config.heads, config), TransformerInf(D, config.heads, config))
+        if incremental
+        else (MeanAgg(), SumInf())
+    )
     return sc.PrefixScannableModel(
         nn.Embedding(13, D), agg, inf, identity, C, head=nn.Linear(D, 5), literal_identity=literal
     ).double()
@@ -49,7 +53,7 @@ def test_an_identity_of_any_shape_is_the_one_of_full_shape(
     full = model_of(nn.Parameter(small.expand(C, D).clone()), **options)
     tokens = torch.randint(13, (2, 23))
     assert torch.equal(model(tokens), full(tokens))
-    assert model.identity.shape == (C, D) and model.state_dict()["identity_0"].shape == shape
+    assert model.identity.shape == (C, D) and model.state_dict()["layer.identity_0"].shape == shape
     report = sc.verify_duality(model, tokens)
     report.raise_if_failed()
     assert report.nbytes == report.nbytes_bound

@@ -33,7 +33,7 @@ def test_a_block_starts_at_one_over_fan_in_and_its_residual_outputs_lower_by_the
 
 def test_agg_and_inf_of_a_transformer_psm_each_count_their_own_layers() -> None:
     torch.manual_seed(0)
-    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, WIDTH, 4, agg_layers=3, inf_layers=1))
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, WIDTH, chunk_length=4, agg_layers=3, inf_layers=1))
     for part, depth in (("agg", 3), ("inf", 1)):
         block = getattr(model, part).transformer.blocks[0]
         assert_deviation(block.attention.out.weight, (WIDTH * 2 * depth) ** -0.5)

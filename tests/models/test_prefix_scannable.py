@@ -226,7 +226,7 @@ def test_elements_may_be_pairs_as_in_the_affine_theorem() -> None:
         ),
         (
             lambda m: m.step(torch.zeros(2, dtype=torch.int64), m.initial_state(1)),
-            "2 rows of tokens for a state of 1 streams",
+            "2 rows for a state of 1 streams",
         ),
         (lambda m: m.initial_state(0), "batch_size=0 must be a whole number of at least 1"),
     ],

@@ -1,5 +1,7 @@
 """What helps a Transformer-PSM in training, and is not there otherwise."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,9 +9,11 @@ import scannable as sc
 from scannable.models.transformer_psm import TransformerAgg
 
 
-def model_of(**changes: object) -> sc.TransformerPSM:
+def model_of(**changes: Any) -> sc.TransformerPSM:
     torch.manual_seed(0)
-    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=1, inf_layers=1, heads=2, **changes))  # type: ignore[arg-type]
+    return sc.TransformerPSM(
+        sc.TransformerPSMConfig(7, 32, chunk_length=2, agg_layers=1, inf_layers=1, heads=2, **changes)
+    )
 
 
 @pytest.mark.parametrize("compress", ["right_half", "projection"])
@@ -18,7 +22,7 @@ def test_noise_is_on_what_agg_returns_and_only_in_training(compress: str) -> Non
     older, newer = torch.randn(2, 500, 2, 32).unbind(0)
     for gain in (1.0, 7.0):
         for model in (noisy, plain):
-            model.state_dict()["agg.transformer.norm.weight"].fill_(gain)
+            model.state_dict()["layer.agg.transformer.norm.weight"].fill_(gain)
         states = plain.agg(older, newer).detach()
         noise = (noisy.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
         assert abs(float(noise.std()) - 0.3) < 0.01
@@ -42,7 +46,7 @@ def test_unit_states_have_the_direction_of_the_others_and_a_mean_square_of_one(c
     older, newer = torch.randn(2, 50, 2, 32).unbind(0)
     for gain in (1.0, 7.0):
         for model in (unit, plain):
-            model.state_dict()["agg.transformer.norm.weight"].fill_(gain)
+            model.state_dict()["layer.agg.transformer.norm.weight"].fill_(gain)
         states, free = unit.agg(older, newer).detach(), plain.agg(older, newer).detach()
         torch.testing.assert_close(states.square().mean(-1), torch.ones(50, 2))
         torch.testing.assert_close(torch.cosine_similarity(states, free, -1), torch.ones(50, 2))
@@ -69,19 +73,23 @@ def test_agg_starts_from_a_copy_of_inf() -> None:
     assert not torch.equal(model(tokens), before)
     agg, inf = (
         {name[len(part) :]: weight for name, weight in model.state_dict().items() if name.startswith(part)}
-        for part in ("agg.transformer.", "inf.transformer.")
+        for part in ("layer.agg.transformer.", "layer.inf.transformer.")
     )
     assert all(torch.equal(agg[name], inf[name]) for name in inf)
-    assert set(names) == {f"agg.transformer.{name}" for name in agg}
+    assert set(names) == {f"layer.agg.transformer.{name}" for name in agg}
     assert agg["norm.weight"].data_ptr() != inf["norm.weight"].data_ptr()
 
 
 def test_agg_cannot_start_from_an_inf_of_another_kind() -> None:
     torch.manual_seed(0)
-    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=2, inf_layers=1, heads=2))
+    model = sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, chunk_length=2, agg_layers=2, inf_layers=1, heads=2))
     with pytest.raises(ValueError, match=r"layers and heads of Inf, \(1, 2\), but it has \(2, 2\)"):
         model.start_agg_from_inf()
-    model.inf = torch.nn.Identity()
+    with pytest.raises(ValueError, match=r"windows of Inf, 6 positions, but it has 4; choose recent=0"):
+        model_of(recent=1).start_agg_from_inf()
+    rotary = model_of(recent=1, positions="rotary")
+    assert rotary.start_agg_from_inf()
+    model.layer.inf = torch.nn.Identity()
     with pytest.raises(TypeError, match="copies a TransformerInf into a TransformerAgg, not a Identity into a"):
         model.start_agg_from_inf()
 

@@ -70,7 +70,9 @@ def test_a_layer_says_so_itself_whatever_the_shapes(name: str) -> None:
     "options", [{}, {"positions": "rotary", "norm": "rms", "mlp": "swiglu", "qk_norm": True, "convolution": 4}], ids=str
 )
 def test_these_decay_in_a_transformer_psm(options: Any) -> None:
-    config = sc.TransformerPSMConfig(7, 16, 4, heads=2, agg_layers=1, inf_layers=2, compress="projection", **options)
+    config = sc.TransformerPSMConfig(
+        7, 16, chunk_length=4, heads=2, agg_layers=1, inf_layers=2, compress="projection", **options
+    )
     model = sc.TransformerPSM(config)
     parts = (*BLOCK, *CONVOLUTIONS) if options else BLOCK
     blocks = ("agg.transformer.blocks.0", "inf.transformer.blocks.0", "inf.transformer.blocks.1")
@@ -81,7 +83,7 @@ def test_these_decay_in_a_transformer_psm(options: Any) -> None:
 
 @pytest.mark.xfail(reason="models/prefix_scannable.py does not mark it yet", strict=False)
 def test_an_identity_does_not_decay() -> None:
-    assert "identity_0" not in decaying(sc.TransformerPSM(sc.TransformerPSMConfig(7, 16, 4, heads=2)))
+    assert "identity_0" not in decaying(sc.TransformerPSM(sc.TransformerPSMConfig(7, 16, chunk_length=4, heads=2)))
 
 
 def test_positions_and_rates_of_baselines_do_not_decay() -> None:

@@ -58,14 +58,14 @@ def test_a_transformer_is_what_it_was(causal: bool, whole: float, kept: float) -
 def test_agg_and_inf_are_what_they_were(compress: str, started: float, merged: float) -> None:
     config = sc.TransformerPSMConfig(11, width=16, chunk_length=4, heads=2, compress=compress)  # pyright: ignore
     torch.manual_seed(0)
-    agg = TransformerAgg(config).double().eval()
+    agg = TransformerAgg(config.width, config.heads, config).double().eval()
     extra = ["projection.weight", "projection.bias"] if compress == "projection" else []
     assert [name for name, _ in agg.named_parameters()] == [*(f"transformer.{name}" for name in NAMES), *extra]
     older, newer = waves(2, 3, 4, 16).unbind(0)
     assert weights(agg) == pytest.approx(started, rel=1e-9)
     assert checksum(agg(older, newer)) == pytest.approx(merged, rel=1e-9)
     torch.manual_seed(0)
-    inf = TransformerInf(config).double().eval()
+    inf = TransformerInf(config.width, config.heads, config).double().eval()
     assert [name for name, _ in inf.named_parameters()] == [f"transformer.{name}" for name in NAMES]
     assert weights(inf) == pytest.approx(30.806396766504456, rel=1e-9)
     assert checksum(inf(older, newer)) == pytest.approx(-0.7958169820945162, rel=1e-9)

@@ -11,7 +11,9 @@ from scannable.recipes.aids import AggFromInf, GrowingStateNoise
 
 def model_of(**options: Any) -> sc.TransformerPSM:
     torch.manual_seed(0)
-    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 32, 2, agg_layers=1, inf_layers=1, heads=2, **options))
+    return sc.TransformerPSM(
+        sc.TransformerPSMConfig(7, 32, chunk_length=2, agg_layers=1, inf_layers=1, heads=2, **options)
+    )
 
 
 def test_noise_grows_with_the_progress_of_a_run() -> None:

@@ -13,7 +13,8 @@ from typing import Any, Generic, Literal, NamedTuple, Optional, TypeVar
 import pytest
 
 import scannable as sc
-from scannable.models.lm_config import ZooConfig
+from scannable.models.layer_options import MambaOptions, S4Options
+from scannable.models.lm_config import LMConfig
 from scannable.recipes import RECIPES, recipe_named
 from scannable.storage.configuration import ConfigurationError, from_plain, to_plain
 from scannable.storage.model_file import build_model
@@ -208,8 +209,8 @@ def test_every_type_of_field_survives_json(tmp_path: Path) -> None:
     plain["anything"] = to_plain(GroupTask("Z7"))
     assert from_plain(plain, Outer) == replace(value, anything=GroupTask("Z7"))
     text = Recipe(sc.TransformerPSMConfig(257), TextTask(cache=tmp_path), steps=3)
-    zoo = Recipe(ZooConfig(5, "mamba", options={"state_size": 3}), GroupTask("Z5"))
-    for recipe in (text, zoo):
+    stack = Recipe(LMConfig(5, ("mamba", MambaOptions(state_size=3, mlp=True), "gla")), GroupTask("Z5"))
+    for recipe in (text, stack):
         assert from_plain(json.loads(json.dumps(to_plain(recipe))), Recipe) == recipe
 
 
@@ -459,8 +460,8 @@ def with_model(**changes: Any) -> Recipe[Any, Any]:
     return replace(demo, model=replace(demo.model, **changes))
 
 
-def with_zoo(*fields: Any, **changes: Any) -> Recipe[Any, Any]:
-    return replace(recipe_named("demo"), model=ZooConfig(*fields, **changes))
+def with_stack(*fields: Any, **changes: Any) -> Recipe[Any, Any]:
+    return replace(recipe_named("demo"), model=LMConfig(*fields, **changes))
 
 
 @pytest.mark.parametrize(
@@ -474,9 +475,9 @@ def with_zoo(*fields: Any, **changes: Any) -> Recipe[Any, Any]:
         (with_model(out_size=10**12), "TransformerPSMConfig is too large"),
         (with_model(chunk_length=10**12), "TransformerPSMConfig is too large"),
         (with_model(agg_layers=10**9), "its weights are more than 20,000 tensors"),
-        (with_zoo(5, "gla", width=10**9), "the model of this ZooConfig is too large"),
-        (with_zoo(10**12, "mamba"), "ZooConfig is too large"),
-        (with_zoo(5, "s4", options={"state_size": 10**12}), "ZooConfig is too large"),
+        (with_stack(5, ("gla",), width=10**9), "the model of this LMConfig is too large"),
+        (with_stack(10**12, ("mamba",)), "LMConfig is too large"),
+        (with_stack(5, (S4Options(state_size=10**12),)), "LMConfig is too large"),
         (replace(recipe_named("demo"), batch_tokens=10**12), r"a batch of 250,000,000,000 x 4 tokens takes"),
         (replace(recipe_named("demo"), curriculum=Curriculum((10**12,))), r"a batch of 1 x 1,000,000,000,000 tokens"),
         (replace(recipe_named("demo"), evaluation=Evaluation(lengths=(10**12,))), "choose a smaller length"),

@@ -225,9 +225,9 @@ def test_a_compiled_part_or_model_is_saved_under_plain_names(tmp_path: Path) -> 
 
 def test_a_model_that_its_configuration_does_not_describe_is_not_saved(tmp_path: Path) -> None:
     model = a_model()
-    model.agg = nn.Linear(8, 8)
+    model.layer.agg = nn.Linear(8, 8)
     with pytest.raises(
-        TypeError, match=r"its configuration builds agg\..* as .*, but the model has nothing there; register"
+        TypeError, match=r"its configuration builds layer\.agg\..* as .*, but the model has nothing there; register"
     ):
         sc.save_model(model, tmp_path)
     wide = a_model()

@@ -61,7 +61,7 @@ def test_built_in_kinds_are_found_in_a_fresh_process(tmp_path: Path) -> None:
         ("task", "import json, pathlib; from scannable.storage.configuration import from_plain\n"
                  "load = lambda path: from_plain(json.loads(pathlib.Path(path).read_text()))"),
     ):  # fmt: skip
-        kind = {"model": "TransformerPSM", "scan": "ScanState", "batch": "StreamBatch", "task": "GroupTask"}[name]
+        kind = {"model": "TransformerPSM", "scan": "ScanState", "batch": "PSMState", "task": "GroupTask"}[name]
         assert printed(code + "\nimport sys; print(type(load(sys.argv[1])).__name__)", tmp_path / name) == kind
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import scannable as sc
-from scannable.models.psm_state import ChunkBuffers
+from scannable.layers.psm_state import ChunkBuffers
 from scannable.nn.cache import KVCache
 from scannable.storage import tensor_file
 from scannable.storage.registry import name_of
@@ -180,7 +180,7 @@ SCAN = name_of(sc.ScanState)
         '{"kind": "number", "items": "five"}',
         '{"kind": "subprocess:Popen"}',
         json.dumps({"kind": name_of(GroupTask)}),
-        json.dumps({"kind": name_of(sc.PSMState), "position": "x", "scan": None, "buffers": None}),
+        json.dumps({"kind": name_of(sc.PSMState), "positions": "x", "scans": None, "buffers": None}),
         json.dumps({"kind": SCAN, "identity": 0, "position": -5}),
         json.dumps({"kind": SCAN, "identity": 0, "nonsense": 0}),
         json.dumps({"kind": SCAN}),
@@ -224,21 +224,25 @@ def test_what_cannot_be_saved_is_named_and_leaves_no_file(tmp_path: Path, state:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_state_that_no_step_would_take_is_not_saved(tmp_path: Path) -> None:
+def test_a_state_that_no_step_would_take_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = a_model()
     state = model.initial_state(1)
     _, after = model.step(torch.tensor([1]), state)
-    with pytest.raises(ValueError, match="at position 0, but its buffers have gone on to 1; use the state that step"):
+    with pytest.raises(
+        ValueError,
+        match="at position 0, but its buffers have gone on to position 1; use the state that extend, prefill or step",
+    ):
         sc.save_state(state, tmp_path / "x")
     batch = sc.join([after, model.initial_state(1)])
     model.step(torch.tensor([1, 2]), batch)
-    with pytest.raises(ValueError, match="its buffers have gone on to 3"):
+    with pytest.raises(ValueError, match=r"at positions \(1, 0\), but its buffers have gone on to positions \(2, 1\)"):
         sc.save_state(batch, tmp_path / "x")
 
     def fail(*_: object) -> None:
         raise RuntimeError("interrupted")
 
-    with model.enc.register_forward_hook(fail), pytest.raises(RuntimeError, match="interrupted"):
+    monkeypatch.setattr(model.inf, "read", fail)
+    with pytest.raises(RuntimeError, match="interrupted"):
         model.step(torch.tensor([1]), after)
     with pytest.raises(ValueError, match="a step from this state was interrupted, and left it half written"):
         sc.save_state(after, tmp_path / "x")

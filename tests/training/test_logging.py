@@ -16,7 +16,7 @@ def test_tensorboard_shows_what_the_metrics_say(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     recipe = Recipe(
-        sc.TransformerPSMConfig(6, 16, 2, agg_layers=1, inf_layers=1, heads=2),
+        sc.TransformerPSMConfig(6, 16, chunk_length=2, agg_layers=1, inf_layers=1, heads=2),
         GroupTask("S3"),
         steps=6,
         batch_tokens=32,

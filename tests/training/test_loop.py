@@ -42,7 +42,9 @@ class AggLikeInf(Callback):
 
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
-    config = sc.TransformerPSMConfig(6, 16, 2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1, state_noise=0.1)
+    config = sc.TransformerPSMConfig(
+        6, 16, chunk_length=2, agg_layers=1, inf_layers=1, heads=2, dropout=0.1, state_noise=0.1
+    )
     values: dict[str, Any] = {
         "model": config,
         "task": GroupTask("S3"),

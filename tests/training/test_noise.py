@@ -143,7 +143,7 @@ def test_a_row_of_a_transformer_psm_has_the_same_noise_beside_any_others(compres
     """So many windows that without dropout they would be cut into slices."""
     torch.manual_seed(0)
     config = sc.TransformerPSMConfig(
-        7, 8, 4, agg_layers=1, inf_layers=1, heads=2, dropout=0.3, state_noise=0.3, compress=compress
+        7, 8, chunk_length=4, agg_layers=1, inf_layers=1, heads=2, dropout=0.3, state_noise=0.3, compress=compress
     )
     model = sc.TransformerPSM(config).double().train()
     tokens = torch.randint(7, (6, 510))

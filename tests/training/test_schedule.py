@@ -47,7 +47,7 @@ def test_weights_decay_and_what_modules_leave_alone_does_not() -> None:
 
 def small_model() -> sc.TransformerPSM:
     torch.manual_seed(0)
-    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 16, 2, agg_layers=1, inf_layers=1, heads=2))
+    return sc.TransformerPSM(sc.TransformerPSMConfig(7, 16, chunk_length=2, agg_layers=1, inf_layers=1, heads=2))
 
 
 def test_muon_moves_the_matrices_inside_and_adamw_the_rest() -> None:

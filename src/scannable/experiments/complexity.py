@@ -96,7 +96,14 @@ def subjects(sizes: Sizes) -> list[Subject]:
 
 def transformer_psm(sizes: Sizes) -> TransformerPSM:
     layers = sizes.layers
-    config = TransformerPSMConfig(VOCABULARY, sizes.width, sizes.chunk_length, layers, layers, sizes.heads)
+    config = TransformerPSMConfig(
+        VOCABULARY,
+        sizes.width,
+        chunk_length=sizes.chunk_length,
+        agg_layers=layers,
+        inf_layers=layers,
+        heads=sizes.heads,
+    )
     return TransformerPSM(config).eval()
 
 

@@ -101,7 +101,15 @@ def candidates(sizes: Sizes, device: str) -> list[Candidate]:
     """All models; Transformer-PSM first."""
     d, h, layers, steps = sizes.width, sizes.heads, sizes.layers, sizes.steps
     half = layers // 2
-    psm = TransformerPSM(TransformerPSMConfig(VOCABULARY, d, sizes.chunk_length, half, half, h)).to(device).eval()
+    psm = (
+        TransformerPSM(
+            TransformerPSMConfig(
+                VOCABULARY, d, chunk_length=sizes.chunk_length, agg_layers=half, inf_layers=half, heads=h
+            )
+        )
+        .to(device)
+        .eval()
+    )
     gpt2 = GPT2Baseline(GPT2BaselineConfig(VOCABULARY, d, layers, h, sizes.positions[-1])).to(device).eval()
     mamba = LM(LMConfig(VOCABULARY, ("mamba",) * layers, d, h)).to(device).eval()
     theirs = MambaBaseline(MambaBaselineConfig(VOCABULARY, d, layers)).to(device).eval()

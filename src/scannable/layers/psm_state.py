@@ -179,7 +179,7 @@ class PSMState(State):
 
 def _rows(leaf: Tensor, rows: Sequence[int]) -> Tensor:
     # A view of some rows would keep the others alive.
-    return leaf[torch.tensor(list(rows), device=leaf.device)]
+    return leaf[torch.tensor(list(rows), dtype=torch.int64, device=leaf.device)]
 
 
 def _mapped(push: Push[Any], function: Callable[[Tensor], Tensor]) -> Push[Any]:

@@ -16,7 +16,7 @@ def take(value: Any, rows: Sequence[int]) -> Any:
     """These rows, in this order, in memory of their own."""
     if hasattr(value, "take") and not isinstance(value, Tensor):
         return value.take(rows)
-    return tree_map(lambda leaf: leaf[torch.tensor(list(rows), device=leaf.device)], value)
+    return tree_map(lambda leaf: leaf[torch.tensor(list(rows), dtype=torch.int64, device=leaf.device)], value)
 
 
 def put(value: Any, rows: Sequence[int], other: Any) -> Any:
@@ -27,7 +27,7 @@ def put(value: Any, rows: Sequence[int], other: Any) -> Any:
         return value
 
     def written(leaf: Tensor, new: Tensor) -> Tensor:
-        index = torch.tensor(list(rows), device=leaf.device)
+        index = torch.tensor(list(rows), dtype=torch.int64, device=leaf.device)
         return leaf.index_copy(0, index, new) if torch.is_grad_enabled() else leaf.index_copy_(0, index, new)
 
     return tree_map(written, value, other)

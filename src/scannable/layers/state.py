@@ -134,7 +134,9 @@ class TensorState(State):
 
     def select(self, rows: Sequence[int]) -> "TensorState":
         chosen = checked_rows(rows, self.batch_size)
-        parts = {name: part[torch.tensor(chosen, device=part.device)] for name, part in self.parts.items()}
+        parts = {
+            name: part[torch.tensor(chosen, dtype=torch.int64, device=part.device)] for name, part in self.parts.items()
+        }
         return TensorState(tuple(self.positions[row] for row in chosen), parts)
 
     @classmethod

@@ -28,6 +28,8 @@ class LayerOptions:
         OPTIONS[cls.layer] = cls
 
     def __post_init__(self) -> None:
+        if type(self) is LayerOptions:
+            raise ValueError(f"LayerOptions are those of no layer; choose among {', '.join(OPTIONS)}")
         check_fields(self)
         check_sizes(self, "heads")
 

@@ -60,5 +60,11 @@ class TransformerPSM(PrefixScannableModel):
             raise ValueError(
                 f"start_agg_from_inf needs an Agg with the layers and heads of Inf, {ours}, but it has {theirs}"
             )
+        windows = [0 if part.positions is None else len(part.positions) for part in (agg.transformer, inf.transformer)]
+        if windows[0] != windows[1]:
+            raise ValueError(
+                f"start_agg_from_inf needs an Agg with the windows of Inf, {windows[1]} positions, but it has "
+                f"{windows[0]}; choose recent=0, or positions that are not learned"
+            )
         agg.transformer.load_state_dict(inf.transformer.state_dict())
         return [f"layer.agg.transformer.{name}" for name, _ in agg.transformer.named_parameters()]

@@ -232,8 +232,10 @@ class _Reader:
         if kind is None:
             lost = isinstance(name, str) and name.startswith("__main__:") and not expected
             advice = "; it was defined in a script or notebook: run its definition first, or move it to a module"
+            fitting = (one for one in known() if issubclass(find(one) or object, tuple(expected.values()) or object))
             raise ConfigurationError(
-                f"{where} cannot be of the kind {_shown(name)}{advice if lost else nearest(name, expected or known())}"
+                f"{where} cannot be of the kind {_shown(name)}"
+                f"{advice if lost else nearest(name, sorted({*expected, *fitting}))}"
             )
         fields = _stored(kind, self.tensors is not None)
         for unknown in given.keys() - fields:

@@ -9,6 +9,7 @@ import tyro
 
 from scannable.cli.commands.recipes import recipes
 from scannable.cli.go_on import command_to_go_on
+from scannable.cli.layer_argument import REGISTRY
 from scannable.recipes import about, recipe_named
 from scannable.storage.configuration import to_plain
 from scannable.training.recipe import M, Recipe, T
@@ -65,6 +66,7 @@ def parsed(name: str, rest: list[str]) -> Train[Any, Any]:
         kind,
         default=Train(default),
         args=rest,
+        registry=REGISTRY,
         prog=f"scannable train {name}",
         description=f"Train {name}: {about(name)}\n\nExample:\n    scannable train {name} --steps 100 --out runs/short",
     )
