@@ -182,10 +182,7 @@ class PSMLayer(SequenceLayer):
         rows = tree_map(lambda leaf: leaf.expand(batch_size, *leaf.shape), identity)
         chunk = tree_map(torch.zeros_like, tree_map(lambda leaf: leaf.detach().contiguous(), rows))
         recent = tree_map(lambda leaf: torch.cat([leaf] * self.recent, 1), rows) if self.recent else None
-        cache = None
-        if isinstance(self.inf, IncrementalInf):
-            with torch.no_grad():
-                cache = self.inf.begin(rows, recent)
+        cache = self.inf.new_cache(batch_size) if isinstance(self.inf, IncrementalInf) else None
         positions = (0,) * batch_size
         buffers = ChunkBuffers(chunk, recent, cache, positions)
         return PSMState(positions, (empty(identity, literal=self.literal_identity),), buffers)

@@ -109,7 +109,12 @@ class PSMState(State):
                 once[id(tensor)] = function(tensor)
             return once[id(tensor)]
 
-        buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, mapped), self.positions)
+        def own(tensor: Tensor) -> Tensor:
+            # Buffers are written into, so no two states may have the same.
+            found = mapped(tensor)
+            return found.clone() if found.data_ptr() == tensor.data_ptr() else found
+
+        buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, own), self.positions)
         pushes = tuple(None if push is None else _mapped(push, mapped) for push in self.pushes)
         return PSMState(self.positions, tuple(scan.map(mapped) for scan in self.scans), buffers, pushes)
 
