@@ -29,6 +29,7 @@ bench: setup
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/zoo.py
+	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python -m benchmarks.faults
 
 # What the tests notice of small changes planted in the source, in less than half an hour on two cores.

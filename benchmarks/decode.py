@@ -80,7 +80,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     n, last = arguments.tokens, arguments.tokens - WINDOW
-    model = sc.TransformerPSM(sc.TransformerPSMConfig(VOCABULARY, WIDTH, chunk_length=64, agg_layers=2, inf_layers=2, heads=HEADS))
+    model = sc.TransformerPSM(
+        sc.TransformerPSMConfig(VOCABULARY, WIDTH, chunk_length=64, agg_layers=2, inf_layers=2, heads=HEADS)
+    )
     model.eval()
     head, model.head = model.head, nn.Identity()
 

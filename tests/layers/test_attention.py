@@ -489,8 +489,9 @@ def test_a_state_of_another_layer_or_batch_is_refused(window: int | None) -> Non
     ],
 )
 def test_a_wrong_option_gets_an_answer(options: dict[str, Any], message: str) -> None:
+    wrong: dict[str, Any] = {"width": WIDTH, "heads": 2} | options
     with pytest.raises(ValueError, match=message):
-        Attention(**({"width": WIDTH, "heads": 2} | options))
+        Attention(**wrong)
 
 
 @each_window

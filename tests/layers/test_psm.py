@@ -47,6 +47,9 @@ class Sums(nn.Module):
 class SteppedSums(Sums):
     """The same, piece by piece: its cache is a tree of its own, the sum of the prefix and of what was read."""
 
+    def new_cache(self, batch: int) -> tuple[Tensor, Tensor]:
+        return tuple(self.linear.weight.new_zeros(2, batch, D).unbind())
+
     def begin(self, prefix: Tensor, recent: Tensor | None = None, reuse: Any = None) -> tuple[Tensor, Tensor]:
         total = prefix.sum(-2)
         return total, torch.zeros_like(total) if recent is None else recent.sum(-2)
@@ -199,6 +202,16 @@ def test_every_gradient_goes_through_the_state_and_detach_cuts_it(kind: str, rec
     y, _ = layer.extend(x[:, 9:], cut.detach())
     (gradient,) = torch.autograd.grad(y.sum(), [x])
     assert not gradient[:, :9].any() and gradient[:, 9:].any()
+
+
+@torch.no_grad()
+def test_a_state_that_was_detached_or_moved_has_buffers_of_its_own() -> None:
+    layer = layer_of("transformer", 4)
+    x = torch.randn(1, 16, D, dtype=torch.float64)
+    _, state = layer.extend(x[:, :6], layer.initial_state(1))
+    for other in (state.detach(), state.to(torch.float64), state.fork()):
+        layer.extend(-x[:, 6:8], other)
+    close(layer.extend(x[:, 6:], state)[0], layer(x)[:, 6:])
 
 
 def test_with_gradients_nothing_is_written_and_a_state_can_be_used_twice() -> None:

@@ -57,11 +57,9 @@ def test_muon_moves_the_matrices_inside_and_adamw_the_rest() -> None:
     assert isinstance(optimizer, Together)
     muon, decaying, still = ({names[p] for p in group["params"]} for group in optimizer.param_groups)
     linear = ("attention.query", "attention.key_value", "attention.out", "mlp_in", "mlp_out")
-    assert muon - {"identity_0"} == {
-        f"{part}.transformer.blocks.0.{name}.weight" for part in ("agg", "inf") for name in linear
-    }
+    assert muon == {f"layer.{part}.transformer.blocks.0.{name}.weight" for part in ("agg", "inf") for name in linear}
     assert "head.weight" in decaying and "enc.weight" in decaying
-    assert "agg.transformer.positions" in still and "head.bias" in still
+    assert "layer.agg.transformer.positions" in still and "head.bias" in still
     assert muon | decaying | still == set(names.values())
 
 

@@ -14,6 +14,10 @@ class IncrementalInf(Protocol):
     `nn.KVCache`. Under `no_grad` it may be written into; while gradients are recorded it must not be.
     """
 
+    def new_cache(self, batch: int) -> Any:
+        """A cache for so many rows that have read nothing."""
+        ...
+
     def begin(self, prefix: Any, recent: Any = None, reuse: Any = None) -> Any:
         """A cache whose rows have read their prefixes and, behind each, the recent chunks. `reuse` is a cache that
         nobody needs any more.

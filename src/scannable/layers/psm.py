@@ -14,7 +14,7 @@ from scannable.layers.affine.recurrence import Mode
 from scannable.layers.incremental_inf import IncrementalInf
 from scannable.layers.layer import SequenceLayer, check_sizes, not_a_state
 from scannable.layers.psm_state import ChunkBuffers, PSMState
-from scannable.layers.psm_stream import go_on
+from scannable.layers.psm_stream import go_on, one_more
 from scannable.nn.decay import undecayed
 from scannable.scan import empty, scan
 from scannable.scan.documents import Documents, documents_of, whole_numbers
@@ -80,6 +80,8 @@ class PSMLayer(SequenceLayer):
         self.inf = inf
         self.chunk_length: int = chunk_length
         self.recent: int = recent
+        self.maker: object = object()
+        """Another one when the layer's weights have moved or changed their type."""
         self.literal_identity: bool = literal_identity
         self.checkpoint: bool = checkpoint
         self.structure: Structure = structure
@@ -180,10 +182,7 @@ class PSMLayer(SequenceLayer):
         rows = tree_map(lambda leaf: leaf.expand(batch_size, *leaf.shape), identity)
         chunk = tree_map(torch.zeros_like, tree_map(lambda leaf: leaf.detach().contiguous(), rows))
         recent = tree_map(lambda leaf: torch.cat([leaf] * self.recent, 1), rows) if self.recent else None
-        cache = None
-        if isinstance(self.inf, IncrementalInf):
-            with torch.no_grad():
-                cache = self.inf.begin(rows, recent)
+        cache = self.inf.new_cache(batch_size) if isinstance(self.inf, IncrementalInf) else None
         positions = (0,) * batch_size
         buffers = ChunkBuffers(chunk, recent, cache, positions)
         return PSMState(positions, (empty(identity, literal=self.literal_identity),), buffers)
@@ -208,6 +207,8 @@ class PSMLayer(SequenceLayer):
         buffers = state.current_buffers()
         if rows != state.batch_size:
             raise ValueError(f"{rows} rows for a state of {state.batch_size} streams; give one row for each stream")
+        if buffers.maker is self.maker:
+            return
         for part, length in ((buffers.chunk, self.chunk_length), (buffers.recent, self.recent * self.chunk_length)):
             held = [] if part is None else [tuple(leaf.shape) for leaf in flatten(part)[0]]
             expected = [(rows, length, *shape[1:]) for shape in self.shapes] if length else []
@@ -232,6 +233,10 @@ class PSMLayer(SequenceLayer):
         """The rest of the chunks in progress, whole chunks, the start of others; each row as far as it goes."""
         b, n = self._check_input(x)
         self.check_state(state, b)
+        if n == 1 and lengths is None and not torch.is_grad_enabled():
+            step = one_more(self, x, state)
+            if step is not None:
+                return step
         counts = (
             np.full(b, n) if lengths is None else documents_of(b, n, lengths=whole_numbers(lengths, "lengths")).counts
         )
@@ -246,7 +251,13 @@ class PSMLayer(SequenceLayer):
             x = tree_map(lambda leaf: leaf.where(keep.view(b, n, *(1,) * (leaf.ndim - 2)), 0), x)
         return go_on(self, x, state, counts)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.maker = object()
+        return super()._apply(fn, recurse)
+
     def _check_input(self, x: Any) -> tuple[int, int]:
+        if isinstance(x, Tensor) and self.structure.kind is Tensor and x.shape[2:] == self.shapes[0][1:]:
+            return x.shape[0], x.shape[1]
         leaves, structure = flatten(x, "x")
         if structure != self.structure:
             raise ValueError(f"x has the structure {structure}, the identity {self.structure}; they must agree")

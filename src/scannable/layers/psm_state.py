@@ -30,6 +30,10 @@ class ChunkBuffers:
     written: tuple[int, ...]
     """The positions when the buffers were last written: a state that is elsewhere must not use them."""
 
+    def __post_init__(self) -> None:
+        self.maker: object = None
+        """What a layer knows its own buffers by: it need not look at them again. No part of what is saved or copied."""
+
     def at(self, positions: tuple[int, ...]) -> "ChunkBuffers":
         """These buffers, if they are what a state at `positions` left."""
         if self.written == HALF_WRITTEN:
@@ -105,7 +109,12 @@ class PSMState(State):
                 once[id(tensor)] = function(tensor)
             return once[id(tensor)]
 
-        buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, mapped), self.positions)
+        def own(tensor: Tensor) -> Tensor:
+            # Buffers are written into, so no two states may have the same.
+            found = mapped(tensor)
+            return found.clone() if found.data_ptr() == tensor.data_ptr() else found
+
+        buffers = self.current_buffers().change(lambda part: row_trees.mapped(part, own), self.positions)
         pushes = tuple(None if push is None else _mapped(push, mapped) for push in self.pushes)
         return PSMState(self.positions, tuple(scan.map(mapped) for scan in self.scans), buffers, pushes)
 

@@ -78,7 +78,31 @@ def go_on(layer: PSMLayer, x: Any, state: PSMState, counts: Numbers) -> tuple[Te
         under_way = [None if plan.finished[i * rows] else push for i, push in enumerate(state.pushes)]
         pushes = _push_ahead(layer, positions, under_way, scans, buffers)
     buffers.written = positions
+    buffers.maker = layer.maker
     return outputs.woven(), PSMState(positions, tuple(scans), buffers, pushes)
+
+
+def one_more(layer: PSMLayer, x: Any, state: PSMState) -> tuple[Tensor, PSMState] | None:
+    """`go_on` by one position in the middle of a chunk, all rows at one place: what decoding does nearly all the time.
+    None where it is something else.
+    """
+    buffers, positions = state.buffers, state.positions
+    filled = positions[0] % layer.chunk_length if positions else 0
+    if not 0 < filled < layer.chunk_length - 1 or not isinstance(x, Tensor) or buffers.cache is None:
+        return None
+    if positions.count(positions[0]) != len(positions) or len(state.scans) > 1:
+        return None
+    if buffers.chunk.is_inference() and not torch.is_inference_mode_enabled():
+        return None
+    buffers.written = HALF_WRITTEN
+    buffers.chunk[:, filled] = x[:, 0]
+    inf: Any = layer.inf
+    y, buffers.cache = inf.read(x, buffers.cache)
+    after = (positions[0] + 1,) * len(positions)
+    pushes = _push_ahead(layer, after, state.pushes, list(state.scans), buffers) if layer.recent else ()
+    buffers.written = after
+    buffers.maker = layer.maker
+    return y, PSMState(after, state.scans, buffers, pushes)
 
 
 def _push_ahead(

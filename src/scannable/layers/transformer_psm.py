@@ -110,6 +110,10 @@ class TransformerInf(nn.Module):
             return self.transformer(x, kept=kept, memory=prefix)
         return self.transformer(torch.cat((prefix, x), -2), kept=kept)
 
+    def new_cache(self, batch: int) -> KVCache:
+        """A cache for so many chunks, none of which has read anything."""
+        return self.transformer.new_cache(batch)
+
     def begin(
         self,
         prefix: Float[Tensor, "b c d"],

@@ -24,8 +24,8 @@ class LMConfig:
 
     vocab_size: int
     layers: tuple[str | LayerOptions, ...] = ("gla",) * 4
-    """One for each block: a name takes the layer's defaults, an object of `models.layer_options` says more (on a command
-    line: mamba:state_size=32).
+    """One for each block: a name takes the layer's defaults, an object of `models.layer_options` says more (on a
+    command line: mamba:state_size=32).
     """
     width: int = 256
     heads: int = 4
