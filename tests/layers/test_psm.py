@@ -319,6 +319,20 @@ def test_streams_share_their_calls() -> None:
     assert agg.calls == 9
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_hands_over_other_types_and_streams_keep_theirs(kind: str) -> None:
+    layer = layer_of(kind, 4).float()
+    x = torch.randn(2, 37, D)
+    truth = layer(x)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        state = layer.initial_state(2)
+        for piece in x.split((3, 9, 1, 24), 1):
+            _, state = layer.extend(piece.bfloat16(), state)
+        assert {tensor.dtype for tensor in state.tensors()} == {torch.float32}
+        y, _ = layer.extend(x[:, :1].bfloat16(), state)
+    assert y.isfinite().all() and truth.isfinite().all()
+
+
 @pytest.mark.usefixtures("shapes_unchecked")
 def test_bad_calls_are_named() -> None:
     layer = layer_of("stepped", 4)
@@ -347,6 +361,8 @@ def test_bad_calls_are_named() -> None:
         layer.extend(x, layer_of("whole", 4).initial_state(2))
     with pytest.raises(ValueError, match=r"torch.float32.*torch.float64"):
         layer.extend(x, layer_of("whole", 4).float().initial_state(2))
+    with pytest.raises(ValueError, match=r"x has \[torch.float32\], this layer \[torch.float64\]"):
+        layer.extend(x.float(), state)
     with pytest.raises(ValueError, match="recent=-1 must be a whole number"):
         layer_of("whole", 4, -1)
     with pytest.raises(ValueError, match="does not show the shape of an element; give like="):

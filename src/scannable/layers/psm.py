@@ -233,6 +233,7 @@ class PSMLayer(SequenceLayer):
         """The rest of the chunks in progress, whole chunks, the start of others; each row as far as it goes."""
         b, n = self._check_input(x)
         self.check_state(state, b)
+        x = self._in_its_type(x, state)
         if n == 1 and lengths is None and not torch.is_grad_enabled():
             step = one_more(self, x, state)
             if step is not None:
@@ -250,6 +251,16 @@ class PSMLayer(SequenceLayer):
             keep = on_device((np.arange(n) < counts[:, None]).astype(np.int64), flatten(x)[0][0].device).bool()
             x = tree_map(lambda leaf: leaf.where(keep.view(b, n, *(1,) * (leaf.ndim - 2)), 0), x)
         return go_on(self, x, state, counts)
+
+    def _in_its_type(self, x: Any, state: PSMState) -> Any:
+        """New positions in the type that the state has: autocast may have chosen another for them."""
+        held, new = (flatten(each)[0] for each in (state.buffers.chunk, x))
+        kinds = [(leaf.dtype, part.dtype) for leaf, part in zip(held, new, strict=True)]
+        if all(mine == theirs for mine, theirs in kinds):
+            return x
+        if not torch.is_autocast_enabled(new[0].device.type):
+            raise ValueError(f"x has {[theirs for _, theirs in kinds]}, this layer {[mine for mine, _ in kinds]}")
+        return tree_map(lambda leaf, part: part.to(leaf.dtype), state.buffers.chunk, x)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self.maker = object()
