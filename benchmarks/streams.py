@@ -59,8 +59,8 @@ def prompts(rounds: int) -> list[list[object]]:
     evaluations = [counted(model, run) for run in (together, one_by_one)]
     print(
         f"{STREAMS} prompts of {SHORTEST} to {LONGEST} tokens: {sum(lengths) / best['together']:,.0f} tokens/s "
-        f"together, {sum(lengths) / best['one by one']:,.0f} one by one, x{ratio:.2f}; Agg evaluated {evaluations[0]} and "
-        f"{evaluations[1]} times"
+        f"together, {sum(lengths) / best['one by one']:,.0f} one by one, x{ratio:.2f}; "
+        f"Agg evaluated {evaluations[0]} and {evaluations[1]} times"
     )
     return [["prompts together over one by one", ratio], ["Agg evaluations together", evaluations[0]]]
 

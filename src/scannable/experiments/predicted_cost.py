@@ -109,6 +109,6 @@ class Formula:
         return (layers - 1) * layer(new) + layer(kept)
 
     def held(self, chunks: int) -> int:
-        """Keys and values of Inf over 2c positions, a root and a fold for each bit, and the tokens of a chunk."""
-        values = max(0, 2 * chunks.bit_count() - 1)
-        return 4 * (2 * self.layers * 2 * self.c * self.d + values * self.c * self.d) + 8 * self.c
+        """Keys and values of Inf over 2c positions, a root and a fold for each bit, and the chunk in progress."""
+        values = max(0, 2 * chunks.bit_count() - 1) + 1
+        return 4 * (2 * self.layers * 2 * self.c * self.d + values * self.c * self.d)
