@@ -14,6 +14,7 @@ from scannable import zoo
 from scannable.layers.affine.chunkwise import DeltaRule
 from scannable.layers.affine.delta_product import DeltaProductRule
 from scannable.layers.affine.recurrence import MODES, Mode
+from scannable.layers.state import TensorState
 
 Permutation = tuple[int, ...]
 
@@ -160,6 +161,7 @@ def test_every_option_is_one_function_in_all_modes(steps: int, gated: bool) -> N
         results = list[tuple[Tensor, ...]]()
         for mode in MODES:
             y, state = layer.extend(x, layer.initial_state(3), lengths=lengths, mode=mode)
+            assert isinstance(state, TensorState)
             grads = torch.autograd.grad((y * weight).sum(), [x, *layer.parameters()])
             results.append(((y * weight).sum(), state["s"], state["past"], *grads))
         for other in results[1:]:

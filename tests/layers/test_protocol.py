@@ -70,14 +70,16 @@ def test_each_of_ragged_rows_is_as_if_it_were_alone(variant: str) -> None:
     weights = [torch.randn(n, WIDTH) for n in counts]
     x = padded(rows)
     alone = [layer(row[None])[0] for row in rows]
-    truth = gradients(layer, sum((y * w).sum() for y, w in zip(alone, weights, strict=True)), *rows)
+    truth = gradients(layer, torch.cat([(y * w).flatten() for y, w in zip(alone, weights, strict=True)]).sum(), *rows)
     for lengths in (counts, tuple(counts), torch.tensor(counts), torch.tensor(counts, dtype=torch.int32)):
         y = layer(x, lengths=lengths)
         assert y.shape == x.shape
         kept = [y[i, :n] for i, n in enumerate(counts)]
         for found, expected in zip(kept, alone, strict=True):
             assert_close(found, expected)
-        found = gradients(layer, sum((y * w).sum() for y, w in zip(kept, weights, strict=True)), *rows)
+        found = gradients(
+            layer, torch.cat([(y * w).flatten() for y, w in zip(kept, weights, strict=True)]).sum(), *rows
+        )
         for one, other in zip(found, truth, strict=True):
             assert_close(one, other)
 

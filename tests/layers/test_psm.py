@@ -48,7 +48,8 @@ class SteppedSums(Sums):
     """The same, piece by piece: its cache is a tree of its own, the sum of the prefix and of what was read."""
 
     def new_cache(self, batch: int) -> tuple[Tensor, Tensor]:
-        return tuple(self.linear.weight.new_zeros(2, batch, D).unbind())
+        zeros = self.linear.weight.new_zeros(batch, D)
+        return zeros, zeros.clone()
 
     def begin(self, prefix: Tensor, recent: Tensor | None = None, reuse: Any = None) -> tuple[Tensor, Tensor]:
         total = prefix.sum(-2)

@@ -68,7 +68,7 @@ def test_a_million_tokens_hold_what_the_formula_says_and_the_process_does_not_gr
     assert state.position == n and state.nbytes == model.state_nbytes(n) == model.state_nbytes(64)
     _, state = model.prefill(tokens[:, : 2**16 - 1], state)
     roots = (n + 2**16 - 1) // 64
-    assert state.nbytes == model.state_nbytes(n + 2**16 - 1) and len(state.scan.roots) == roots.bit_count()
+    assert state.nbytes == model.state_nbytes(n + 2**16 - 1) and len(state.scans[0].roots) == roots.bit_count()
     # Kilobytes; the first pieces warm up allocators.
     assert peaks[-1] - peaks[3] < 8 * 1024
 

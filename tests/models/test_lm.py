@@ -231,7 +231,8 @@ def test_blocks_have_the_mlp_and_the_norms_that_are_asked_for(activation: Any, n
     blocks: Any = model.blocks
     kinds = {type(part) for block in blocks for part in (block.norm, block.mlp_norm)} | {type(model.norm)}
     assert kinds == {nn.RMSNorm if norm == "rms" else nn.LayerNorm}
-    sizes = [sum(p.numel() for p in one.blocks[0].mlp.parameters()) for one in (model, plain)]
+    first: list[Any] = [one.blocks[0] for one in (model, plain)]
+    sizes = [sum(p.numel() for p in block.mlp.parameters()) for block in first]
     assert 0.98 < sizes[0] / sizes[1] < 1.02
     sc.verify_duality(model, tokens_of(2, 30), dtype=torch.float64).raise_if_failed()
 

@@ -211,7 +211,7 @@ def test_a_counter_that_refolds_is_caught_by_its_count() -> None:
 class RefoldingInParallel(sc.TransformerPSM):
     """The parallel form calls Agg on all chunks twice more than the scan needs."""
 
-    def hidden(self, tokens: Tensor, **_: Any) -> Tensor:
+    def hidden(self, tokens: Tensor, **rows: Any) -> Tensor:
         x = self.enc(tokens[:, : tokens.shape[1] // 4 * 4].unflatten(1, (-1, 4)))
         for _ in range(2):
             self.agg(x.transpose(0, 1), x.transpose(0, 1))

@@ -88,6 +88,12 @@ class PSMState(State):
                 f"{len(self.scans)} scans for {len(self.positions)} rows; expected one for all, or for each"
             )
 
+    def usable(self) -> "PSMState":
+        # Without gradients only buffers are written into; roots and folds are read.
+        if not torch.is_grad_enabled() and not any(tensor.is_inference() for tensor in self.buffers.tensors()):
+            return self
+        return super().usable()
+
     def current_buffers(self) -> ChunkBuffers:
         """The buffers, unless another branch has gone on with them."""
         return self.buffers.at(self.positions)
@@ -139,7 +145,7 @@ class PSMState(State):
                 tuple(self.pushes[row] for row in rows) if self.pushes else (),
             )
         pushes = tuple(None if push is None else _mapped(push, lambda x: _rows(x, rows)) for push in self.pushes)
-        return PSMState(positions, (self.scans[0].map(lambda x: _rows(x, rows)),), buffers, pushes)
+        return PSMState(positions, tuple(scan.map(lambda x: _rows(x, rows)) for scan in self.scans), buffers, pushes)
 
     @classmethod
     def joined(cls, states: Sequence["PSMState"]) -> "PSMState":
