@@ -20,7 +20,7 @@ from scannable.baselines import (
 )
 from scannable.layers import LAYERS
 from scannable.layers.state import State
-from scannable.models.layer_options import AttentionOptions
+from scannable.models.layer_options import OPTIONS, AttentionOptions
 from scannable.models.lm import LM
 from scannable.models.lm_config import LMConfig
 from scannable.nn.loss import sliced_cross_entropy
@@ -72,11 +72,18 @@ def assert_there(state: State) -> None:
 
 # Layers.
 
+SMALL: dict[str, dict[str, Any]] = {"psm": {"chunk_length": 1}}
+"""Options under which a few positions use every weight."""
+
+
+def layer_of(name: str) -> Any:
+    return on_meta(lambda: LAYERS[name](WIDTH, 2, **SMALL.get(name, {})))
+
 
 @pytest.mark.parametrize("n", [1, 130])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_runs_forward_and_backward_where_it_is(name: str, n: int) -> None:
-    layer = on_meta(lambda: LAYERS[name](WIDTH, 2))
+    layer = layer_of(name)
     x = torch.empty(2, n, WIDTH, device=META, requires_grad=True)
     y = layer(x)
     y, state = layer.extend(y, layer.initial_state(2))
@@ -91,29 +98,20 @@ def test_a_layer_runs_forward_and_backward_where_it_is(name: str, n: int) -> Non
 @pytest.mark.parametrize("mode", ["scan", "step"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_other_modes_run_where_the_layer_is(name: str, mode: Any) -> None:
-    layer = on_meta(lambda: LAYERS[name](WIDTH, 2))
+    layer = layer_of(name)
     x = torch.empty(2, 9, WIDTH, device=META, requires_grad=True)
     assert_gradients(layer(x, mode=mode).sum(), layer)
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "log_linear"])
-def test_rows_of_different_lengths_run_where_the_layer_is(name: str) -> None:
-    layer = on_meta(lambda: LAYERS[name](WIDTH, 2))
-    x = torch.empty(3, 70, WIDTH, device=META, requires_grad=True)
-    y, state = layer.extend(x, layer.initial_state(3), lengths=tokens(3))
-    y, state = layer.extend(y, state, lengths=tokens(3))
-    assert_there(state)
-    assert_gradients(y.sum(), layer)
-
-
-LENGTHS = torch.tensor([70, 0, 64]), torch.tensor([3, 70, 9])
+LENGTHS = torch.tensor([70, 0, 64]), [3, 70, 9]
 """Here, where numbers can be looked at."""
 
 
-def test_log_linear_attention_groups_rows_by_lengths_that_it_can_look_at() -> None:
-    layer = on_meta(lambda: LAYERS["log_linear"](WIDTH, 2))
+@pytest.mark.parametrize("name", LAYERS)
+def test_rows_of_different_lengths_run_where_the_layer_is(name: str) -> None:
+    layer = layer_of(name)
     x = torch.empty(3, 70, WIDTH, device=META, requires_grad=True)
-    with pytest.raises(ValueError, match=r"lengths on meta cannot be looked at: .* pass them as a tensor on the CPU"):
+    with pytest.raises(ValueError, match=r"lengths on meta cannot be looked at: .* pass them as a .* on the CPU"):
         layer.extend(x, layer.initial_state(3), lengths=tokens(3))
     y, state = layer.extend(x, layer.initial_state(3), lengths=LENGTHS[0])
     y, state = layer.extend(y, state, lengths=LENGTHS[1])
@@ -234,7 +232,9 @@ def test_a_model_of_ones_own_modules_runs_where_it_is() -> None:
 
 @pytest.mark.parametrize("row", LAYERS)
 def test_a_language_model_of_any_row_runs_where_it_is(row: str) -> None:
-    model = on_meta(lambda: sc.LM(sc.LMConfig(VOCABULARY, (row,) * 2, width=WIDTH, heads=2)))
+    model = on_meta(
+        lambda: sc.LM(sc.LMConfig(VOCABULARY, (OPTIONS[row](**SMALL.get(row, {})),) * 2, width=WIDTH, heads=2))
+    )
     trained(model, 70)
     streamed(model.eval())
     _, state = model.prefill(tokens(2, 9), model.initial_state(2), lengths=[9, 4])

@@ -38,7 +38,7 @@ class AggLikeInf(Callback):
         if index != 1:
             return []
         model.agg.transformer.load_state_dict(model.inf.transformer.state_dict())
-        return [f"agg.transformer.{name}" for name, _ in model.agg.transformer.named_parameters()]
+        return [f"layer.agg.transformer.{name}" for name, _ in model.agg.transformer.named_parameters()]
 
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
@@ -363,7 +363,7 @@ def test_a_new_length_starts_anew_what_the_model_says(tmp_path: Path) -> None:
             seen.append(
                 (
                     all(torch.equal(agg[name], inf[name]) for name in agg),
-                    all(torch.equal(agg[name], average.weights[f"agg.transformer.{name}"]) for name in agg),
+                    all(torch.equal(agg[name], average.weights[f"layer.agg.transformer.{name}"]) for name in agg),
                     all(p not in run.optimizer.state for p in agg.values())
                     and all(p in run.optimizer.state for p in inf.values()),
                 )
@@ -379,7 +379,7 @@ def test_a_fresh_optimizer_forgets_everything_at_a_new_length(tmp_path: Path) ->
         curriculum = Curriculum((3, 5, 8), steps=4, fresh_optimizer=fresh)
         train(recipe_of(curriculum=curriculum), tmp_path / str(fresh))
         tensors = end_of(tmp_path / str(fresh))[0]
-        return float(tensors["inf.transformer.norm.weight/step"])
+        return float(tensors["layer.inf.transformer.norm.weight/step"])
 
     assert (count(False), count(True)) == (12, 4)
 

@@ -110,7 +110,7 @@ def test_a_configuration_that_was_edited_is_noticed(tmp_path: Path) -> None:
     plain["model"]["layers"] = ["retnet"]
     path.write_text(json.dumps(plain))
     with pytest.raises(
-        TrainingError, match=r"config\.json does not agree with the checkpoint of step 6 \(model\.row was"
+        TrainingError, match=r"config\.json does not agree with the checkpoint of step 6 \(model\.layers was"
     ):
         load_trained(tmp_path)
     _, said = train(recipe_of(), tmp_path, resume=True)

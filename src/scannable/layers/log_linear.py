@@ -273,13 +273,12 @@ def _of_chunks(counter: Counter, chunk: int) -> Counter:
 
 def _looked_at(lengths: Any, n: int) -> list[int]:
     """Lengths as numbers."""
-    lengths = torch.as_tensor(lengths)
-    if lengths.device.type == "meta" or torch.compiler.is_compiling():
+    if isinstance(lengths, Tensor) and (lengths.is_meta or torch.compiler.is_compiling()):
         raise ValueError(
             f"lengths on {lengths.device} cannot be looked at: log-linear attention groups rows by their lengths; pass "
-            "them as a tensor on the CPU, or leave them out where all rows are of one length"
+            "them as a list, or a tensor on the CPU, or leave them out where all rows are of one length"
         )
-    counts: list[int] = lengths.tolist()
+    counts: list[int] = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     if not 0 <= min(counts) <= max(counts) <= n:
         raise ValueError(f"lengths {counts} must lie between 0 and {n}, the length of x")
     return counts

@@ -164,5 +164,10 @@ def advanced(positions: tuple[int, ...], n: int, lengths: Any) -> tuple[int, ...
     """The positions of rows that took n more, or their own number of them."""
     if lengths is None:
         return tuple(position + n for position in positions)
+    if isinstance(lengths, Tensor) and lengths.is_meta:
+        raise ValueError(
+            "lengths on meta cannot be looked at: a state says where each row stands; pass them as a list, or a tensor "
+            "on the CPU"
+        )
     counts = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     return tuple(position + int(count) for position, count in zip(positions, counts, strict=True))
