@@ -18,6 +18,7 @@ from scannable.nn.block import convolution as short_convolution
 from scannable.nn.block import convolved
 from scannable.nn.block_config import BlockConfig
 from scannable.nn.cache import Continuation, KVCache
+from scannable.nn.device import widest
 from scannable.nn.rotary import LONGEST_WAVE, Rotation, rotations
 from scannable.scan.documents import whole_numbers
 
@@ -235,9 +236,9 @@ def _rotation(positions: tuple[int, ...], n: int, size: int, device: torch.devic
             cosines, sines = rotations(capacity(end), size, device, dtype)
             if len(positions) == 1:
                 return cosines[positions[0] : end], sines[positions[0] : end]
-            places = (torch.tensor(positions)[:, None, None] + torch.arange(n)).to(device)
+            places = torch.tensor(positions, device=device)[:, None, None] + torch.arange(n, device=device)
             return cosines[places], sines[places]
-        places = torch.tensor(positions)[:, None] + torch.arange(n)
-        speeds = LONGEST_WAVE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
+        places = torch.tensor(positions, device=device)[:, None] + torch.arange(n, device=device)
+        speeds = LONGEST_WAVE ** (-torch.arange(0, size, 2, dtype=widest(device), device=device) / size)
         angles = places[:, None, :, None] * speeds
-        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+        return angles.cos().to(dtype), angles.sin().to(dtype)

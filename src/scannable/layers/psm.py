@@ -243,6 +243,9 @@ class PSMLayer(SequenceLayer):
         )
         if n == 0 or b == 0:
             return self.forward(x), state
+        if not counts.any():
+            nothing = self.forward(tree_map(lambda leaf: leaf[:, :0], x))
+            return nothing.new_zeros(b, n, *nothing.shape[2:]), state
         state = state.usable()
         if len(set(zip(state.positions, counts.tolist(), strict=True))) == 1 and counts[0] == n:
             state = state.grouped()

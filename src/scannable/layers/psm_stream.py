@@ -235,7 +235,9 @@ def _finish(
         _Finished.of(layer, x, plan, buffers, state.positions, slice(i * size, (i + 1) * size))
         for i in range(len(scans))
     ]
-    prefixes, after = _absorb(layer, scans, [group.absorbed for group in groups], state.pushes)
+    # What was done ahead knows no gradients.
+    pushes = () if torch.is_grad_enabled() else state.pushes
+    prefixes, after = _absorb(layer, scans, [group.absorbed for group in groups], pushes)
     reading = [(group, found) for group, found in zip(groups, prefixes, strict=True) if group.whole]
     if reading:
         befores = [group.prefixes(layer, found) for group, found in reading]

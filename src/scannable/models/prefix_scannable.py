@@ -54,6 +54,13 @@ class PrefixScannableModel(CausalModel[PSMState]):
         )
         self.head: nn.Module = nn.Identity() if head is None else head
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A module of that name beside the layer's would be another one.
+        if name in ("agg", "inf"):
+            setattr(self.layer, name, value)
+        else:
+            super().__setattr__(name, value)
+
     @property
     def agg(self) -> nn.Module:
         """Agg of the layer."""

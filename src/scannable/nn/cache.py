@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -228,23 +229,27 @@ class Continuation:
         """Rows that differ: flat indices of what is stored, and the last place that each position looks at."""
         cache, m = self.cache, self.m
         # On the host, which knows all of it; a device gets it in one go.
-        lengths = torch.tensor(cache.lengths)[:, None]
-        places = lengths + torch.arange(m)
-        rows = torch.arange(cache.batch_size)[:, None].expand(-1, m)
+        lengths = np.array(cache.lengths, dtype=np.int64)[:, None]
+        places = lengths + np.arange(m)
+        rows = np.repeat(np.arange(cache.batch_size), m)
         device = cache.keys[0].device
+
+        def there(values: Any) -> Tensor:
+            return torch.tensor(values.tolist() if device.type == "meta" else values, device=device)
+
         if self.counts is None:
             self.sources: Tensor | None = None
-            self.rows, self.places = torch.stack((rows, places)).flatten(1).to(device)
+            self.rows, self.places = there(np.stack((rows, places.ravel())))
             self.reach: Int[Tensor, "b m"] = self.places.view(cache.batch_size, m)
         else:
-            counts = torch.tensor(self.counts)[:, None]
-            counted = torch.arange(m) < counts
-            chosen = counted.flatten().nonzero()[:, 0]
-            self.sources = chosen.to(device)
-            self.counted = counted.to(device)
-            self.rows, self.places = torch.stack((rows, places)).flatten(1)[:, chosen].to(device)
+            counts = np.array(self.counts, dtype=np.int64)[:, None]
+            counted = np.arange(m) < counts
+            chosen = np.flatnonzero(counted)
+            self.sources = there(chosen)
+            self.counted = there(counted)
+            self.rows, self.places = there(np.stack((rows, places.ravel()))[:, chosen])
             # What does not count looks at what is there, and always at something: an empty softmax is not a number.
-            self.reach = torch.minimum(places, lengths + counts - 1).clamp(min=0).to(device)
+            self.reach = there(np.minimum(places, lengths + counts - 1).clip(min=0))
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values of the new positions of a layer; returns those of all positions that may now be

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from scannable.nn.device import widest
+
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines of the angles at some places, (..., n, size / 2)."""
 
@@ -17,9 +19,10 @@ def rotations(count: int, size: int, device: torch.device, dtype: torch.dtype) -
     """Those of places 0 to count - 1: pair i of `size` channels turns by 10000^(-2 i / size) from place to place."""
     # They are kept for later, when autograd may have to save them.
     with torch.inference_mode(False), torch.no_grad():
-        speeds = LONGEST_WAVE ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
-        angles = torch.arange(count, dtype=torch.float64)[:, None] * speeds
-        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
+        kind = widest(device)
+        speeds = LONGEST_WAVE ** (-torch.arange(0, size, 2, dtype=kind, device=device) / size)
+        angles = torch.arange(count, dtype=kind, device=device)[:, None] * speeds
+        return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Float[Tensor, "b h n size"], rotation: Rotation) -> Float[Tensor, "b h n size"]:
