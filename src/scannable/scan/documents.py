@@ -101,7 +101,7 @@ def whole_numbers(given: Any, name: str) -> Numbers:
     """Numbers on the host, from a tensor, an array or a sequence."""
     if isinstance(given, Tensor) and given.device.type == "meta":
         raise ValueError(f"{name} on meta cannot be looked at: they have no values; pass them as a list or on the CPU")
-    found = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    found = np.asarray(given.tolist() if isinstance(given, Tensor) else given)
     if found.size and not np.issubdtype(found.dtype, np.integer):
         raise ValueError(f"{name} have the dtype {found.dtype}; expected whole numbers")
     return found.astype(np.int64)
