@@ -188,7 +188,7 @@ class PSMState(State):
             # Rows at one position are as far with it.
             carry = row_trees.cat([push.carry for push in some])
             fold = None if some[0].fold is None else row_trees.cat([push.fold for push in some])
-            pushes = (Push(carry, some[0].level, fold),)
+            pushes = (Push(carry, some[0].level, fold, some[0].folded),)
         return replace(self, scans=(first.advanced(first.position, roots, folds),), pushes=pushes)
 
 
@@ -199,4 +199,4 @@ def _rows(leaf: Tensor, rows: Sequence[int]) -> Tensor:
 
 def _mapped(push: Push[Any], function: Callable[[Tensor], Tensor]) -> Push[Any]:
     fold = None if push.fold is None else tree_map(function, push.fold)
-    return Push(tree_map(function, push.carry), push.level, fold)
+    return Push(tree_map(function, push.carry), push.level, fold, push.folded)

@@ -122,7 +122,7 @@ def _push_ahead(
     for i, starts in enumerate(starting):
         if starts and found[i] is None:
             found[i] = Push(tree_map(lambda leaf, i=i: leaf[i * b : (i + 1) * b, :c].clone(), buffers.recent))
-    made = [0 if push is None else push.level + (push.fold is not None) for push in found]
+    made = [0 if push is None else push.level + push.folded for push in found]
     while True:
         pairs: dict[int, tuple[Any, Any]] = {}
         for i, push in enumerate(found):

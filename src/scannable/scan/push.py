@@ -1,7 +1,7 @@
 """Alg. 2, "BinaryCounterUpdate", one call of Agg at a time: an addition of 1 to the binary counter that can wait."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scannable.scan.state import ScanState
 
@@ -18,13 +18,14 @@ class Push(Generic[T]):
     carry: T
     level: int = 0
     fold: T | None = None
-    """The prefix of everything, once it is known."""
+    """The prefix of everything, once it is known; None may be an element like any other."""
+    folded: bool = False
 
     def pair(self, state: ScanState[T]) -> tuple[T, T] | None:
         """What is to be aggregated next, older and newer; None if nothing is."""
         if self.level in state.roots:
             return state.roots[self.level], self.carry
-        if self.fold is not None or state.starts_at_identity(self.level):
+        if self.folded or state.starts_at_identity(self.level):
             return None
         # The folds above stand; those below went with their roots. So one fold is new, whatever t is.
         return state.prefix(self.level), self.carry
@@ -33,12 +34,12 @@ class Push(Generic[T]):
         """One call later."""
         if self.level in state.roots:
             return Push(aggregate, self.level + 1)
-        return Push(self.carry, self.level, aggregate)
+        return Push(self.carry, self.level, aggregate, folded=True)
 
     def done(self, state: ScanState[T]) -> ScanState[T]:
         """The counter with the element in it, when there is nothing left to aggregate."""
         kept = [k for k in state.roots if k > self.level]
-        fold = self.carry if self.fold is None else self.fold
+        fold: Any = self.fold if self.folded else self.carry
         return state.advanced(
             state.position + 1,
             {**{k: state.roots[k] for k in kept}, self.level: self.carry},
