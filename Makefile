@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench mutants clean
+.PHONY: setup demo test test-slow check bench mutants clean
 
 setup: .venv/.complete
 
@@ -17,7 +17,10 @@ demo: setup
 	$(BIN)/scannable demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -77,6 +77,7 @@ def plant(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.slow
 def test_changes_are_noticed_survive_or_are_explained_and_the_checkout_is_untouched(toy: Path) -> None:
     before = {path: path.read_bytes() for path in toy.rglob("*") if path.is_file()}
     out = toy.parent / f"{toy.name}.csv"
@@ -98,6 +99,7 @@ def test_all_noticed_or_explained_is_success(toy: Path) -> None:
     assert "counting                 2           1           1           0" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_never_comes_to_an_end_is_noticed(toy: Path) -> None:
     down = "def down(left, step):\n    while left:\n        left -= step\n    return left\n"
     (toy / "src/toy/counting/adder.py").write_text(down)

@@ -167,7 +167,7 @@ def test_the_help_of_a_recipe_has_every_field_with_its_value_and_meaning(scannab
     ):
         assert sentence in ended.words
     # Mamba's fields are others.
-    assert "--model.row" in scannable("train", "stdlib-mamba", "--help").words
+    assert "--model.activation" in scannable("train", "stdlib-mamba", "--help").words
 
 
 def test_recipes_and_rows_are_listed(scannable: Command) -> None:
@@ -182,6 +182,7 @@ def test_recipes_and_rows_are_listed(scannable: Command) -> None:
 # The demo.
 
 
+@pytest.mark.slow
 def test_the_demo_shows_both_scans_equal_and_streams_a_model(
     tmp_path: Path, scannable: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

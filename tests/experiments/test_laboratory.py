@@ -173,6 +173,7 @@ def test_a_sweep_is_every_model_at_every_rate(tmp_path: Path) -> None:
     assert swept["narrow"][1e-3].result["parameters"] < swept["wide"][1e-3].result["parameters"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("one_thread")
 def test_a_sweep_goes_on_without_the_rates_that_diverge(tmp_path: Path, workers: int) -> None:
@@ -266,6 +267,7 @@ def start_after(monkeypatch: pytest.MonkeyPatch, late: str, early: str) -> None:
     monkeypatch.setattr(Laboratory, "_start", patient)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("broken", "code", "expected"),
@@ -349,6 +351,7 @@ main()
 """The command line, with fewer models to wait for."""
 
 
+@pytest.mark.slow
 def test_ctrl_c_lets_every_worker_save_itself_and_the_same_command_goes_on(tmp_path: Path) -> None:
     (tmp_path / "short.py").write_text(SHORT_EXPERIMENT)
     where = ["--out", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]

@@ -218,6 +218,7 @@ def left_in(folder: Path, name: Name) -> Left:
     return Left(name, folder / "results" / name / "smoke", folder / "runs" / name / "smoke")
 
 
+@pytest.mark.slow
 def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     ended = reproduce("s5", *places(tmp_path))
@@ -236,6 +237,7 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     again(reproduce, left, "s5", *places(tmp_path))
 
 
+@pytest.mark.slow
 def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     ended = reproduce("mqar", *places(tmp_path))
     assert ended.code == 0, ended.error
@@ -257,6 +259,7 @@ def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     again(reproduce, left, "mqar", *places(tmp_path))
 
 
+@pytest.mark.slow
 def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     book = tmp_path / "book"

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scannable.layers import LAYERS, mlstm
+from scannable.layers import LAYERS, attention, mlstm
 from scannable.layers.affine.chunkwise import ScalarDecay
 from scannable.layers.retnet import rotated
+from scannable.nn import rotary
 from scannable.nn.device import widest
 
 GATES = {
@@ -87,7 +88,9 @@ class NoFloat64(TorchDispatchMode):
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_in_float32_makes_no_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # As on a device that has none.
-    monkeypatch.setattr(mlstm, "widest", lambda device: torch.float32)
+    for module in (mlstm, rotary, attention):
+        monkeypatch.setattr(module, "widest", lambda device: torch.float32)
+    rotary.rotations.cache_clear()
     layer = LAYERS[name](16, 2)
     x = torch.randn(2, 70, 16, requires_grad=True)
     with NoFloat64():

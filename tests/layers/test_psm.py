@@ -355,11 +355,11 @@ def test_bad_calls_are_named() -> None:
     with pytest.raises(ValueError, match="a TensorState is no state of PSMLayer"):
         layer.extend(x, sc.zoo.GLA(D, 2).initial_state(2))
     for other in (layer_of("stepped", 5), layer_of("stepped", 4, 1)):
-        with pytest.raises(ValueError, match="another layer made it"):
+        with pytest.raises(ValueError, match="another model or batch made it"):
             layer.extend(x, other.initial_state(2))
     with pytest.raises(ValueError, match="bytes of Inf's cache"):
         layer.extend(x, layer_of("whole", 4).initial_state(2))
-    with pytest.raises(ValueError, match=r"torch.float32.*torch.float64"):
+    with pytest.raises(ValueError, match=r"torch.float32, expected torch.float64; another model"):
         layer.extend(x, layer_of("whole", 4).float().initial_state(2))
     with pytest.raises(ValueError, match=r"x has \[torch.float32\], this layer \[torch.float64\]"):
         layer.extend(x.float(), state)

@@ -121,7 +121,7 @@ def test_rows_advance_under_autocast() -> None:
 
 def test_an_interrupted_step_of_rows_is_refused_and_so_is_another_models_batch() -> None:
     model = tiny(4)
-    with pytest.raises(ValueError, match="another layer made it"):
+    with pytest.raises(ValueError, match="another model or batch made it"):
         model.step(torch.tensor([1]), sc.join([tiny(7).initial_state(1)]))
     batch = sc.join([Alone(model, 3).state()])
 

@@ -120,7 +120,8 @@ def test_an_interrupted_step_cannot_be_taken_for_a_whole_one() -> None:
 def test_a_state_of_another_model_is_refused() -> None:
     model = tiny(4)
     with pytest.raises(
-        ValueError, match=r"chunks of the shape \[\(1, 7, 16\)\], this layer of \[\(1, 4, 16\)\]; another layer made it"
+        ValueError,
+        match=r"chunks of the shape \[\(1, 7, 16\)\], expected \[\(1, 4, 16\)\]; another model or batch made it",
     ):
         model.step(torch.tensor([1]), tiny(7).initial_state(1))
     other = sc.LM(sc.LMConfig(13, ("gla",), width=16))
@@ -133,12 +134,13 @@ def test_a_refused_call_leaves_the_state_to_its_model() -> None:
     model = tiny(4)
     other = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=13, width=32, chunk_length=4, heads=2))
     _, state = model.prefill(torch.randint(13, (1, 6)), model.initial_state(1))
-    with pytest.raises(ValueError, match="another layer made it: start from"):
+    with pytest.raises(ValueError, match="another model or batch made it: start from"):
         other.step(torch.tensor([1]), state)
     outputs, _ = model.step(torch.tensor([1], dtype=torch.uint8), state)
     assert outputs.isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_long_stream_of_single_steps_does_not_grow() -> None:
     config = sc.TransformerPSMConfig(vocab_size=5, width=4, chunk_length=2, heads=1, agg_layers=1, inf_layers=1)
     model = sc.TransformerPSM(config).eval()

@@ -243,6 +243,7 @@ def test_no_rows_give_no_rows(name: str) -> None:
     assert layer(torch.empty(0, 5, 16)).shape == (0, 5, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in zoo.LAYERS if name not in ("log_linear", "lstm", "attention", "psm")]
 )
@@ -263,6 +264,7 @@ def test_gradients_go_through_the_state_alone(name: str) -> None:
     assert torch.autograd.gradcheck(function, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear_attention", "gated_deltanet", "deltaproduct", "gla", "mamba2"])
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("shapes_unchecked")

@@ -19,6 +19,7 @@ def tiny(c: int = 4, **options: Any) -> sc.TransformerPSM:
 GRID = [(c, compress) for c in (1, 2, 7, 64) for compress in ("right_half", "projection")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("c", "compress"), GRID)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_parallel_prefill_and_step_are_one_function(c: int, compress: str, batch: int) -> None:
@@ -122,6 +123,7 @@ def test_logits_to_keep_are_the_last_ones() -> None:
     assert model(tokens, logits_to_keep=99).shape == (2, 10, 13)
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_to_copy_across_chunks() -> None:
     """Token t is token t-5, with chunks of 4: only the prefix can tell."""
     torch.manual_seed(0)

@@ -84,6 +84,7 @@ def test_lengths_from_100_to_1000_need_four_graphs(graphs: Graphs) -> None:
     assert graphs.count == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

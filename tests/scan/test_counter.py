@@ -76,6 +76,7 @@ def test_a_push_costs_two_aggregations_amortised(literal: bool) -> None:
     assert agg.evaluations / 65_536 == pytest.approx(2.0, abs=0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "folds"), [(1024, 5.0), (65_536, 8.0)])
 def test_the_printed_counter_pays_a_fold_that_grows_with_log_n(n: int, folds: float) -> None:
     agg = CountedAgg(lambda older, newer: 0)

@@ -28,6 +28,7 @@ def psm_of(depth: int, seed: int = 0, kind: type[sc.TransformerPSM] = sc.Transfo
     return kind(sc.TransformerPSMConfig(40, 16, chunk_length=4, heads=2, agg_layers=depth, inf_layers=depth))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("row", [*ROWS, "psm"])
 def test_a_correct_model_passes(row: str, depth: int) -> None:

@@ -372,6 +372,7 @@ def records_of(plain: Any) -> list[dict[str, Any]]:
     return [plain, *inner]
 
 
+@pytest.mark.slow
 def test_thousands_of_random_changes_are_answered_not_crashed_on() -> None:
     choose = random.Random(0)
     originals = [to_plain(recipe_named(name)) for name in RECIPES]

@@ -90,8 +90,7 @@ class SequenceLayer(nn.Module, ABC):
         """Refuse what no row can take; the positions that count, or None for all."""
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ValueError(f"x has the shape {tuple(x.shape)}; expected (batch, length, {self.width})")
-        if mode not in MODES:
-            raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}")
+        check_mode(mode)
         if lengths is None:
             return None
         lengths = torch.as_tensor(lengths, device=x.device)
@@ -114,6 +113,12 @@ class SequenceLayer(nn.Module, ABC):
     def memory_dtype(self) -> torch.dtype:
         """Half precision forgets what it adds up, so a state is float32 at least."""
         return torch.promote_types(next(self.parameters()).dtype, torch.float32)
+
+
+def check_mode(mode: str) -> None:
+    """Refuse what is no way to run a recurrence; a layer without one has the same way for all."""
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}")
 
 
 def not_a_state(layer: SequenceLayer, state: object, rows: int) -> Exception:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from scannable.layers import row_trees
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.incremental_inf import IncrementalInf
-from scannable.layers.layer import SequenceLayer, check_sizes, not_a_state
+from scannable.layers.layer import SequenceLayer, check_mode, check_sizes, not_a_state
 from scannable.layers.psm_state import ChunkBuffers, PSMState
 from scannable.layers.psm_stream import go_on, one_more
 from scannable.nn.decay import undecayed
@@ -105,7 +105,7 @@ class PSMLayer(SequenceLayer):
 
     def forward(self, x: Any, *, lengths: Any = None, starts: Any = None, mode: Mode = "chunkwise") -> Tensor:
         """All outputs: one scan, then one call of Inf for all chunks."""
-        b, n = self._check_input(x)
+        b, n = self._check_input(x, mode)
         if lengths is not None or starts is not None:
             return self._over_documents(x, documents_of(b, n, lengths=lengths, starts=starts))
         chunks = tree_map(lambda leaf: into_chunks(leaf, self.chunk_length), x)
@@ -206,32 +206,29 @@ class PSMLayer(SequenceLayer):
             raise not_a_state(self, state, rows)
         buffers = state.current_buffers()
         if rows != state.batch_size:
-            raise ValueError(f"{rows} rows for a state of {state.batch_size} streams; give one row for each stream")
+            raise ValueError(f"{rows} rows for a state of {state.batch_size} streams; {_elsewhere(rows)}")
         if buffers.maker is self.maker:
             return
         for part, length in ((buffers.chunk, self.chunk_length), (buffers.recent, self.recent * self.chunk_length)):
             held = [] if part is None else [tuple(leaf.shape) for leaf in flatten(part)[0]]
             expected = [(rows, length, *shape[1:]) for shape in self.shapes] if length else []
             if held != expected:
-                raise ValueError(
-                    f"the state has chunks of the shape {held}, this layer of {expected}; another layer made it: start "
-                    f"from this layer's initial_state({rows})"
-                )
-        kinds = [leaf.dtype for leaf in flatten(buffers.chunk)[0]]
-        expected_kinds = [leaf.dtype for leaf in flatten(self.identity)[0]]
+                raise ValueError(f"the state has chunks of the shape {held}, expected {expected}; {_elsewhere(rows)}")
+        kinds, expected_kinds = (
+            ", ".join(str(leaf.dtype) for leaf in flatten(each)[0]) for each in (buffers.chunk, self.identity)
+        )
         if kinds != expected_kinds:
-            raise ValueError(f"the state holds {kinds}, this layer {expected_kinds}; state.to(...) converts it")
+            raise ValueError(f"the state holds {kinds}, expected {expected_kinds}; {_elsewhere(rows)}")
         expected_bytes = self.inf.cache_nbytes(rows) if isinstance(self.inf, IncrementalInf) else None
         held_bytes = None if buffers.cache is None else sum(leaf.nbytes for leaf in row_trees.tensors(buffers.cache))
         if held_bytes != expected_bytes:
             raise ValueError(
-                f"the state holds {held_bytes} bytes of Inf's cache, this layer {expected_bytes}; another layer made "
-                "it, or this one in another dtype"
+                f"the state holds {held_bytes} bytes of Inf's cache, expected {expected_bytes}; {_elsewhere(rows)}"
             )
 
     def extend(self, x: Any, state: Any, *, lengths: Any = None, mode: Mode = "chunkwise") -> tuple[Tensor, PSMState]:
         """The rest of the chunks in progress, whole chunks, the start of others; each row as far as it goes."""
-        b, n = self._check_input(x)
+        b, n = self._check_input(x, mode)
         self.check_state(state, b)
         x = self._in_its_type(x, state)
         if n == 1 and lengths is None and not torch.is_grad_enabled():
@@ -269,7 +266,8 @@ class PSMLayer(SequenceLayer):
         self.maker = object()
         return super()._apply(fn, recurse)
 
-    def _check_input(self, x: Any) -> tuple[int, int]:
+    def _check_input(self, x: Any, mode: str) -> tuple[int, int]:
+        check_mode(mode)
         if isinstance(x, Tensor) and self.structure.kind is Tensor and x.shape[2:] == self.shapes[0][1:]:
             return x.shape[0], x.shape[1]
         leaves, structure = flatten(x, "x")
@@ -280,6 +278,10 @@ class PSMLayer(SequenceLayer):
                 expected = ", ".join(map(str, ("batch", "length", *shape[1:])))
                 raise ValueError(f"x has the shape {tuple(leaf.shape)}; expected ({expected})")
         return leaves[0].shape[0], leaves[0].shape[1]
+
+
+def _elsewhere(rows: int) -> str:
+    return f"another model or batch made it: start from this layer's initial_state({rows})"
 
 
 def into_chunks(x: Tensor, chunk_length: int) -> Tensor:
