@@ -57,6 +57,10 @@ def test_packed_documents_are_scanned_as_if_alone(data: st.DataObject, n: int, r
     for given_as in (starts, mask, [torch.tensor(cuts) for cuts in starts]):
         found = sc.scan(brackets, x, identity=e, dim=1, starts=given_as, inclusive=inclusive)
         assert found.flatten().tolist() == truth
+    if len({len(cuts) for cuts in starts}) == 1:
+        for table in (torch.tensor(starts), torch.tensor(starts).numpy(), mask.numpy()):
+            found = sc.scan(brackets, x, identity=e, dim=1, starts=table, inclusive=inclusive)
+            assert found.flatten().tolist() == truth
     # The same in all rows: time need not have rows beside it.
     one = sc.scan(brackets, x[0], identity=e, starts=starts[0], inclusive=inclusive)
     assert one.tolist() == truth[:n]

@@ -59,6 +59,10 @@ def documents_of(rows: int, length: int, *, lengths: Any = None, starts: Any = N
         if rows and not 0 <= counts.min() <= counts.max() <= length:
             raise ValueError(f"lengths {counts.tolist()} must lie between 0 and {length}, the length of the rows")
         return Documents(rows, length, np.arange(rows), np.zeros(rows, dtype=np.int64), counts)
+    if isinstance(starts, np.ndarray):
+        starts = torch.from_numpy(starts)
+    if isinstance(starts, Tensor) and starts.ndim == 2 and starts.dtype != torch.bool:
+        starts = list(starts)
     if isinstance(starts, Tensor) and starts.dtype == torch.bool:
         return _masked(rows, length, starts)
     nested = isinstance(starts, Sequence) and any(isinstance(x, Sequence | Tensor | np.ndarray) for x in starts)
