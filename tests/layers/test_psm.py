@@ -31,6 +31,15 @@ class Mixed(nn.Module):
         return torch.tanh(self.linear(torch.cat((older, newer), -1)))
 
 
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(D))
+
+    def forward(self, older: Tensor, newer: Tensor) -> Tensor:
+        return torch.tanh(older * newer * self.weight)
+
+
 class Sums(nn.Module):
     """A causal Inf of sums; it reads the whole window each time."""
 
@@ -203,6 +212,26 @@ def test_every_gradient_goes_through_the_state_and_detach_cuts_it(kind: str, rec
     y, _ = layer.extend(x[:, 9:], cut.detach())
     (gradient,) = torch.autograd.grad(y.sum(), [x])
     assert not gradient[:, :9].any() and gradient[:, 9:].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", [12, 13])
+def test_a_stream_that_goes_on_without_gradients_leaves_the_graph_behind_it_whole(kind: str, end: int) -> None:
+    layer = layer_of(kind, 4)
+    # A product holds on to what it multiplies.
+    layer.agg = Product().double()
+    x = torch.randn(2, 24, D, dtype=torch.float64, requires_grad=True)
+    whole, after = layer.extend(x[:, :end], layer.initial_state(2))
+    truth = torch.autograd.grad(whole.sin().sum() + after.scans[0].prefix().sum(), list(layer.parameters()))
+    first, state = layer.extend(x[:, : end - 2], layer.initial_state(2))
+    second, state = layer.extend(x[:, end - 2 : end], state)
+    kept = state.scans[0].prefix()
+    with torch.no_grad():
+        for position in x[:, end:].split(1, 1):
+            _, state = layer.extend(position, state)
+    found = torch.autograd.grad(torch.cat((first, second), 1).sin().sum() + kept.sum(), list(layer.parameters()))
+    for mine, theirs in zip(found, truth, strict=True):
+        close(mine, theirs)
 
 
 @torch.no_grad()

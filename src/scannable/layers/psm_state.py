@@ -33,6 +33,14 @@ class ChunkBuffers:
     def __post_init__(self) -> None:
         self.maker: object = None
         """What a layer knows its own buffers by: it need not look at them again. No part of what is saved or copied."""
+        self.recorded: bool = False
+        """Whether autograd may hold these tensors: then the next one who would write into them copies them."""
+
+    def writable(self) -> None:
+        """Copy what autograd may still need."""
+        if self.recorded:
+            own = self.change(lambda part: row_trees.mapped(part, lambda leaf: leaf.detach().clone()), self.written)
+            self.chunk, self.recent, self.cache, self.recorded = own.chunk, own.recent, own.cache, False
 
     def at(self, positions: tuple[int, ...]) -> "ChunkBuffers":
         """These buffers, if they are what a state at `positions` left."""

@@ -60,6 +60,9 @@ def go_on(layer: PSMLayer, x: Any, state: PSMState, counts: Numbers) -> tuple[Te
     buffers = state.buffers
     if torch.is_grad_enabled():
         buffers = ChunkBuffers(buffers.chunk, buffers.recent, buffers.cache, positions)
+        buffers.recorded = True
+    else:
+        buffers.writable()
     buffers.written = HALF_WRITTEN
     n = int(counts.max())
     outputs = _Outputs(len(counts), n)
@@ -94,6 +97,7 @@ def one_more(layer: PSMLayer, x: Any, state: PSMState) -> tuple[Tensor, PSMState
         return None
     if buffers.chunk.is_inference() and not torch.is_inference_mode_enabled():
         return None
+    buffers.writable()
     buffers.written = HALF_WRITTEN
     buffers.chunk[:, filled] = x[:, 0]
     inf: Any = layer.inf
