@@ -186,7 +186,7 @@ def _read(
         rows = np.flatnonzero(begun).tolist()
         if rows:
             prefix = _prefixes(layer, scans, rows)
-            recent = None if buffers.recent is None else buffers.recent
+            recent = buffers.recent
             if len(rows) == b:
                 buffers.cache = inf.begin(prefix, recent, buffers.cache)
             else:

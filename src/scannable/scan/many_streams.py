@@ -145,16 +145,14 @@ class ManyStreams(Layout):
         count = self.end - self.t
         return self._pick(swept.prefixes, runs(offsets(count + 1) + int(inclusive), count))
 
-    def root(self, swept: Sweep, k: int, stream: int) -> Leaves:
-        """The last node of a stream at level k."""
+    def last(self, k: int) -> Numbers:
+        """Where the last node of each stream is at level k."""
         first, stop = self._span(k)
-        place = int((stop - first)[: stream + 1].sum()) - 1
-        return [leaf[place] for leaf in swept.lefts[k]]
+        return np.cumsum(stop - first) - 1
 
-    def prefix(self, swept: Sweep, stream: int, place: int) -> Leaves:
-        """The prefix of a stream at a global place from t to t + m."""
-        at = int((self.end - self.t + 1)[:stream].sum()) + place - int(self.t[stream])
-        return [leaf[at] for leaf in swept.prefixes]
+    def place_zero(self) -> Numbers:
+        """Where the prefix of each stream at its global place 0 is, or would be if it were new."""
+        return offsets(self.end - self.t + 1) - self.t
 
     def _pick(self, leaves: Leaves, index: Numbers) -> Leaves:
         if len(index) == len(leaves[0]) and (index == np.arange(len(index))).all():
@@ -199,6 +197,8 @@ def states_after(
         copies = [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
         return unflatten(element.structure, copies)
 
+    last = [layout.last(k).tolist() for k in range(layout.levels)]
+    zero: list[int] = layout.place_zero().tolist()
     after: list[ScanState[Any]] = []
     for i, state in enumerate(states):
         end = int(layout.end[i])
@@ -209,8 +209,8 @@ def states_after(
                 if k >= layout.heights[i]:
                     roots[k], folds[k] = state.roots[k], state.folds[k]
                     continue
-                roots[k] = own(layout.root(swept, k, i))
+                roots[k] = own([leaf[last[k][i]] for leaf in swept.lefts[k]])
                 alone = end >> (k + 1) == 0 and not state.literal
-                folds[k] = roots[k] if alone else own(layout.prefix(swept, i, end >> k << k))
+                folds[k] = roots[k] if alone else own([leaf[zero[i] + (end >> k << k)] for leaf in swept.prefixes])
         after.append(state.advanced(end, roots, folds) if end != state.position else state)
     return after
