@@ -97,3 +97,13 @@ def test_agg_cannot_start_from_an_inf_of_another_kind() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"state_noise=-1.0 must be 0 or above"):
         sc.TransformerPSMConfig(7, state_noise=-1.0)
+
+
+def test_a_model_of_a_seed_gives_the_numbers_that_it_gave_before_it_was_made_of_a_layer() -> None:
+    torch.manual_seed(0)
+    config = sc.TransformerPSMConfig(vocab_size=11, width=16, chunk_length=4, heads=2)
+    model = sc.TransformerPSM(config).double().eval()
+    outputs = model((torch.arange(46) * 7 % 11).view(2, 23)).detach()
+    recorded = torch.tensor([0.129620769995609, -0.119443860917283, 1.128619644476401], dtype=torch.float64)
+    torch.testing.assert_close(outputs[1, 22, :3], recorded, rtol=1e-12, atol=1e-12)
+    assert abs(float(outputs.square().sum()) - 433.289429187949) < 1e-9
