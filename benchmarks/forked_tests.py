@@ -7,6 +7,7 @@ project itself: each fork does, from its own copy.
 import ast
 import contextlib
 import importlib
+import math
 import os
 import resource
 import shutil
@@ -24,6 +25,7 @@ import pytest
 
 MEMORY = 16 * 2**30
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".hypothesis", ".*_cache", "runs", "demo", "dist")
+WAITING = 8
 CANNOT_RUN = (4, 5, 70)
 """Exit codes: pytest was called wrongly, found no tests, or never came to run."""
 
@@ -65,7 +67,7 @@ class Copy:
         # A compiled file is known by the size of its source and the second of its last change: no two are the same.
         os.utime(self.root / file, (10**9 + self.writes, 10**9 + self.writes))
 
-    def fork(self, body: Callable[[], int]) -> int:
+    def fork(self, body: Callable[[], int], patience: float) -> int:
         with warnings.catch_warnings():
             # Later Pythons warn of threads in the parent, which has but one.
             warnings.simplefilter("ignore")
@@ -82,6 +84,9 @@ class Copy:
             os.dup2(log, 2)
             # A change may make a tensor huge, or remove what is not in a test's own folder.
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            if math.isfinite(patience):
+                # Time on a core, not on the clock: a busy machine is not a change that was noticed.
+                resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(patience), resource.RLIM_INFINITY))
             home = self.place / "home"
             shutil.rmtree(home, ignore_errors=True)
             shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
@@ -105,7 +110,7 @@ class Copy:
 
 @dataclass
 class Job:
-    """Something for a fork to do, within so many seconds."""
+    """Something for a fork to do, within so many seconds of a core, or `WAITING` times as many on the clock."""
 
     body: Callable[[], int]
     patience: float
@@ -125,14 +130,14 @@ def run(jobs: Iterable[Job], copies: list[Copy]) -> None:
                 copy = free.pop()
                 if job.change:
                     copy.write(job.change[0], job.change[1])
-                running[copy.fork(job.body)] = job, copy, time.monotonic()
+                running[copy.fork(job.body, job.patience)] = job, copy, time.monotonic()
             if not running:
                 return
             time.sleep(0.02)
             for pid, (job, copy, began) in list(running.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 took = time.monotonic() - began
-                if not ended and took < job.patience:
+                if not ended and took < WAITING * job.patience:
                     continue
                 _end(pid)
                 if not ended:
@@ -141,7 +146,8 @@ def run(jobs: Iterable[Job], copies: list[Copy]) -> None:
                 free.append(copy)
                 if job.change:
                     copy.write(job.change[0], job.change[2])
-                job.done(os.waitstatus_to_exitcode(status) if ended else None, copy.log(), took)
+                code = os.waitstatus_to_exitcode(status) if ended else None
+                job.done(None if code == -signal.SIGXCPU else code, copy.log(), took)
     finally:
         for pid in running:
             _end(pid)
