@@ -46,7 +46,7 @@ class Tests:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
 
     def run(self, files: Iterable[str]) -> int:
-        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        options = ["-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider"]
         # What was imported before pytest began, it cannot rewrite, and need not.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         # Else which examples are tried differs from one run to the next.
