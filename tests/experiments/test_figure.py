@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments import figure as figures
-from scannable.experiments import language_modelling, recall, state_tracking
+from scannable.experiments import language_modelling, recall, state_tracking_page, state_tracking_runs
 from scannable.experiments.laboratory import Trained
-from scannable.experiments.scores import RunScore, best_rate, error_by_length, run_scores, sweep_table
+from scannable.experiments.scores import RunScore, Spread, best_rate, error_by_length, run_scores, sweep_table
 from scannable.training.recipe import Recipe
 
 
@@ -62,29 +62,41 @@ def upright(axes: Axes) -> list[float]:
     return [float(line.get_xdata()[0]) for line in axes.get_lines() if list(line.get_ydata()) == [0, 1]]  # type: ignore[index]
 
 
+LAPTOP = state_tracking_runs.setting("laptop")
+
+
 def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -> None:
-    rows = [
-        outcome(name, length, 0.01 * i) for name in state_tracking.TITLES for i, length in enumerate((18, 180, 4096))
-    ]
-    rows += [outcome(name, 18, 1.0, part="sweep") for name in state_tracking.TITLES]
-    axes = only_axes(state_tracking.draw(rows))
-    assert legend(axes) == list(state_tracking.TITLES.values())
-    for xs, ys in drawn(axes).values():
+    titles = state_tracking_runs.TITLES
+    rows = [outcome(name, length, 0.01 * i) for name in titles for i, length in enumerate((18, 180, 4096))]
+    rows += [outcome(name, 18, 1.0, part="sweep") for name in titles]
+    left, right = state_tracking_page.draw(rows, LAPTOP).axes
+    assert legend(left) == list(titles.values())
+    for xs, ys in drawn(left).values():
         # In percent, and nothing of the sweep.
         assert (xs, ys) == ([18, 180, 4096], [0, 1, 2])
-    assert upright(axes) == [18, 160]
-    assert {text.get_text() for text in axes.texts} == {"trained to 18", "the paper: low error past 160"}
+    assert upright(left) == [18, 160] and upright(right) == [18]
+    assert {text.get_text() for text in left.texts} == {"trained to 18", "the paper: low error past 160"}
+    assert legend(right) == ["Transformer-PSM, helped", "Transformer-PSM, plain"]
+
+
+def test_aids_and_longer_training_stand_beside_the_helped_model() -> None:
+    rows = [outcome(name, part="ablation") for name in state_tracking_runs.WITHOUT.values()]
+    rows += [outcome("lstm-to-128", error=0.25, part="longer")]
+    left, right = state_tracking_page.draw(rows, LAPTOP).axes
+    assert left.get_legend() is None
+    assert legend(right) == [*state_tracking_page.AIDS.values(), "LSTM, trained to 128"]
+    assert drawn(right)["LSTM, trained to 128"] == ([18], [25])
 
 
 def test_the_band_is_from_the_least_to_the_greatest_of_the_seeds() -> None:
     rows = [
         outcome(name, length, 0.1 * seed, seed=seed)
-        for name in state_tracking.TITLES
+        for name in state_tracking_runs.TITLES
         for length in (8, 18)
         for seed in (1, 2, 6)
     ]
-    axes = only_axes(state_tracking.draw(rows))
-    assert drawn(axes)[state_tracking.TITLES[state_tracking.PSM]][1] == pytest.approx([30, 30])
+    axes = state_tracking_page.draw(rows, LAPTOP).axes[0]
+    assert drawn(axes)["Transformer-PSM, plain"][1] == pytest.approx([30, 30])
     for band in axes.collections:
         heights: Any = band.get_paths()[0].vertices
         assert (heights[:, 1].min(), heights[:, 1].max()) == pytest.approx((10, 60))
@@ -92,8 +104,8 @@ def test_the_band_is_from_the_least_to_the_greatest_of_the_seeds() -> None:
 
 def test_the_defect_is_beside_the_errors() -> None:
     axes = only_axes(
-        state_tracking.draw_defects(
-            [state_tracking.Defect(10, 1.0, 0.5, 0.6, 0.7), state_tracking.Defect(20, 0.5, 0.1, 0.2, 0.3)]
+        state_tracking_page.draw_defects(
+            [state_tracking_page.Defect(10, 1.0, 0.5, 0.6, 0.7), state_tracking_page.Defect(20, 0.5, 0.1, 0.2, 0.3)]
         )
     )
     assert legend(axes) == ["associativity defect of Agg", "error at 18", "error at 64", "error at 180"]
@@ -137,9 +149,10 @@ def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mam
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
-    rows = [outcome(name, length) for name in state_tracking.TITLES for length in (18, 180)]
+    rows = [outcome(name, length) for name in state_tracking_runs.TITLES for length in (18, 180)]
     for folder in ("one", "two"):
-        assert figures.save_figure(state_tracking.draw(rows), tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
+        drawing = state_tracking_page.draw(rows, LAPTOP)
+        assert figures.save_figure(drawing, tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
     for kind in ("png", "svg"):
         assert (tmp_path / "one" / f"s5.{kind}").read_bytes() == (tmp_path / "two" / f"s5.{kind}").read_bytes()
 
@@ -189,5 +202,13 @@ def test_errors_are_gathered_over_seeds_and_the_sweep_is_told_apart() -> None:
     assert sweep_table(rows, {"a": "A", "b": "B"}, (1e-3, 1e-2, 1e-1)) == [
         ["A", "0.001 (taken)", 4, "0.2500"],
         ["A", "0.01", 3, "0.5000"],
-        ["A", "0.1", "", "diverged"],
+        ["A", "0.1", "", "diverged, or not there"],
     ]
+    # A list of rates for each model, too.
+    assert sweep_table(rows, {"a": "A", "b": "B"}, {"a": (1e-2,)}) == [["A", "0.01", 3, "0.5000"]]
+
+
+def test_a_cell_has_the_mean_and_the_spread_where_there_is_one() -> None:
+    assert Spread.of([0.5]).cell() == "0.50" and Spread.of([0.1, 0.1001]).cell() == "0.10"
+    assert Spread.of([0.1, 0.2, 0.6]).cell(1, factor=100) == "30.0 (10.0 to 60.0)"
+    assert Spread.of([0.1, 0.2]).count == 2

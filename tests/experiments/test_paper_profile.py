@@ -10,11 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from scannable.experiments import language_modelling, recall, state_tracking
+from scannable.experiments import language_modelling, recall
+from scannable.experiments import state_tracking_runs as runs
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.language_profiles import text_task
 from scannable.experiments.profile import Profile
 from scannable.models.layer_options import AttentionOptions
+from scannable.recipes.state_tracking import helped
 from scannable.storage.model_file import build_model
 from scannable.tasks.text import TextTask
 from scannable.training.limits import _WithoutValues
@@ -51,17 +53,16 @@ def test_wikitext_has_gpt2_base_and_mamba_130m_and_transformer_psms_of_their_siz
 
 
 def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_two() -> None:
-    models = {
-        name: make(1e-4).model for name, make in state_tracking.plain_recipes(state_tracking.setting("paper")).items()
-    }
-    ends = state_tracking.ELEMENTS * 768
-    assert parameters(models[state_tracking.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
+    use = runs.setting("paper")
+    models = {name: make(1e-4).model for name, make in runs.opponents(use).items()}
+    ends = runs.ELEMENTS * 768
+    assert parameters(models[runs.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
     assert 12 * block(768) == pytest.approx(85e6, rel=0.01)
     # A position for each of the longest test.
-    assert parameters(models[state_tracking.GPT2]) - parameters(models[state_tracking.WITHOUT_POSITIONS]) == 4096 * 768
+    assert parameters(models[runs.GPT2]) - parameters(models[runs.WITHOUT_POSITIONS]) == 4096 * 768
     # state-spaces/mamba-370m, without its 50,280 embeddings.
-    assert parameters(models[state_tracking.MAMBA]) == 371_516_416 - 50_280 * 1024 + state_tracking.ELEMENTS * 1024
-    psm = models[state_tracking.PSM]
+    assert parameters(models[runs.MAMBA]) == 371_516_416 - 50_280 * 1024 + runs.ELEMENTS * 1024
+    psm = use.recipe.model
     assert (psm.width, psm.chunk_length, psm.heads, psm.agg_layers, psm.inf_layers) == (768, 1, 1, 1, 1)
     assert parameters(psm) == pytest.approx(2 * block(768) + ends, rel=0.01)
 
@@ -120,20 +121,20 @@ def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:
 
 
 S5: dict[str, Callable[[], Recipe[Any, Any]]] = {
-    name: lambda name=name: state_tracking.plain_recipes(state_tracking.setting("paper"))[name](1e-4)
-    for name in (state_tracking.PSM, state_tracking.GPT2, state_tracking.WITHOUT_POSITIONS, state_tracking.MAMBA)
+    name: lambda name=name: runs.opponents(runs.setting("paper"))[name](1e-4)
+    for name in runs.setting("paper").opponents
 } | {
-    state_tracking.HELPED: lambda: state_tracking.helped(
-        state_tracking.plain_recipes(state_tracking.setting("paper"))[state_tracking.PSM](1e-4)
-    )
+    runs.PSM: lambda: runs.setting("paper").recipe,
+    runs.HELPED: lambda: helped(runs.setting("paper").recipe),
 }
 
 
 @pytest.mark.parametrize("name", S5)
 def test_s5_trains(tmp_path: Path, name: str) -> None:
     recipe = S5[name]()
-    # One layer of Mamba's 48.
-    one = replace(recipe.model, layers=("mamba",)) if name == state_tracking.MAMBA else recipe.model
+    # One layer of many.
+    deep = len(getattr(recipe.model, "layers", ())) > 2 and name not in (runs.GPT2, runs.WITHOUT_POSITIONS)
+    one = replace(recipe.model, layers=recipe.model.layers[:1]) if deep else recipe.model
     two_steps(replace(recipe, model=one), 6, tmp_path)
 
 
