@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from scannable.experiments import language_modelling, recall, state_tracking_runs
+from scannable.experiments import language_modelling, language_runs, recall, state_tracking_runs
 from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.language_profiles import SIZES
 from scannable.recipes import recipe_named
 from scannable.storage.configuration import from_plain
 from scannable.training.recipe import Recipe
@@ -21,8 +22,9 @@ CLAIMS = {
     "s5": ("s5", "psm-helped-0"),
     "s5-plain": ("s5", "psm-plain-0"),
     "mqar": ("mqar", "psm-large-0"),
-    "stdlib": ("wikitext", "psm-128"),
-    "stdlib-mamba": ("wikitext", "mamba"),
+    "stdlib": ("wikitext", "psm-128-0"),
+    "stdlib-mamba": ("wikitext", "mamba-0"),
+    "stdlib-hybrid": ("wikitext", "hybrid-0"),
 }
 """The recipe, the experiment, and the name of the run there."""
 
@@ -33,8 +35,10 @@ def taken(experiment: str) -> dict[str, float]:
         return {row["model"]: float(row["learning_rate"]) for row in csv.DictReader(file) if row["part"] == "final"}
 
 
-def laptop_runs(experiment: str, folder: Path, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
-    """All runs of the pages but sweeps, as the experiment makes them with these learning rates."""
+def laptop_runs(
+    experiment: str, folder: Path, rates: Mapping[str, float], algorithms: Mapping[str, str]
+) -> dict[str, Recipe[Any, Any]]:
+    """All runs of the pages but sweeps, as the experiment makes them with these learning rates and optimizers."""
     if experiment == "s5":
         s5, use = state_tracking_runs, state_tracking_runs.setting("laptop")
         return {
@@ -52,14 +56,23 @@ def laptop_runs(experiment: str, folder: Path, rates: Mapping[str, float]) -> di
             for name in use.models
             for seed in use.seeds
         }
-    whole, _, _ = language_modelling.recipe(Laboratory(experiment, "laptop", folder, folder))
-    return language_modelling.final_recipes(whole, "laptop", rates or {"psm-128": 1.6e-2, "mamba": 8e-3})
+    common = language_runs.plan(Laboratory(experiment, "laptop", folder, folder))
+    use, known = SIZES["laptop"], language_runs.models("laptop", common.whole.task.vocab_size)
+    usual = common.whole.optimizer.learning_rate
+    chosen = {
+        model.rate_of: language_runs.Chosen(rates.get(model.rate_of, usual), algorithms.get(model.rate_of))
+        for model in known.values()
+    }
+    made: dict[str, Recipe[Any, Any]] = {}
+    for part in language_modelling.PARTS:
+        made |= language_runs.final_recipes(common, "laptop", chosen, part, use.seeds)
+    return made
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_recipe_is_the_run_that_the_experiment_makes(name: str, tmp_path: Path) -> None:
     experiment, run = CLAIMS[name]
-    assert recipe_named(name) == laptop_runs(experiment, tmp_path, {})[run]
+    assert recipe_named(name) == laptop_runs(experiment, tmp_path, {}, {})[run]
 
 
 @pytest.mark.parametrize("experiment", ["s5", "mqar", "wikitext"])
@@ -67,12 +80,13 @@ def test_the_committed_configurations_are_todays_runs(experiment: str, tmp_path:
     folder = RESULTS / experiment
     if "the mean over seeds" not in (folder / "README.md").read_text():
         pytest.skip("the committed page is that of an earlier design; the next one takes its place")
-    made = laptop_runs(experiment, tmp_path, taken(experiment))
     paths = [path for path in (folder / "configurations").glob("*.json") if not path.stem.startswith("sweep-")]
-    assert paths
-    for path in paths:
-        committed = from_plain(json.loads(path.read_text()), Recipe, path.name)
+    found = {path.stem: from_plain(json.loads(path.read_text()), Recipe, path.name) for path in paths}
+    assert found
+    algorithms = {name: found[f"{name}-0"].optimizer.algorithm for name in ("mamba", "hybrid") if f"{name}-0" in found}
+    made = laptop_runs(experiment, tmp_path, taken(experiment), algorithms)
+    for name, committed in found.items():
         # A run writes down which text it read.
         if experiment == "wikitext":
             committed = replace(committed, task=replace(committed.task, text=None, vocabulary=None))
-        assert committed == made[path.stem], path.stem
+        assert committed == made[name], name

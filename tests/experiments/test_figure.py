@@ -1,6 +1,7 @@
 """Figures say what they show: axes have names, every model is in the legend, and so are the lines to compare with."""
 
 from collections.abc import Sequence
+from math import e
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments import figure as figures
-from scannable.experiments import language_modelling, recall, state_tracking_page, state_tracking_runs
+from scannable.experiments import language_page, language_runs, recall, state_tracking_page, state_tracking_runs
 from scannable.experiments.laboratory import Trained
+from scannable.experiments.language_profiles import SIZES
 from scannable.experiments.scores import RunScore, Spread, best_rate, error_by_length, run_scores, sweep_table
 from scannable.training.recipe import Recipe
 
@@ -126,26 +128,37 @@ def test_associative_recall_has_every_model_at_every_length() -> None:
     assert [list(cast(Any, line.get_ydata())) for line in axes.lines].count([50.0] * 3) == 1 and len(axes.lines) == 7
 
 
-def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mamba() -> None:
-    use = language_modelling.SIZES["paper"]
-    losses = {language_modelling.psm_name(c): 3 + 1 / c for c in use.chunks} | {
-        "gpt2": 3.1,
-        "mamba": 3.2,
-        language_modelling.PSM_LONGER: 2.9,
-    }
-    rows = [outcome(name, 512, loss=loss) for name, loss in losses.items()]
+def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_what_has_none() -> None:
+    use, known = SIZES["laptop"], language_runs.models("laptop", 1024)
+    titles = {name: model.title for name, model in known.items()}
+    rows = [outcome(name, 512, loss=3 + i / 100) for i, name in enumerate(known)]
     perplexities = {row.model: row.perplexity for row in rows}
-    axes = only_axes(language_modelling.draw(rows, use))
-    longer, gpt2 = "the same at 2,048 for the same compute", "GPT-2, context 512"
-    assert legend(axes) == ["Transformer-PSM, trained at 512", longer, gpt2, "Mamba"]
-    curves = drawn(axes)
-    assert curves["Transformer-PSM, trained at 512"] == (
-        [32, 64, 128, 256],
-        [perplexities[f"psm-{c}"] for c in use.chunks],
-    )
-    assert curves[longer] == ([256], [perplexities[language_modelling.PSM_LONGER]])
-    for name, title in ((language_modelling.GPT2, gpt2), (language_modelling.MAMBA, "Mamba")):
-        assert set(curves[title][1]) == {perplexities[name]}
+    left, right = language_page.draw(rows, use, titles).axes
+    psm = "Transformer-PSM, trained at 512"
+    assert legend(left) == [
+        psm, titles["gpt"], titles["mamba"], titles["hybrid"], titles["psm-32-recent"], titles["psm-64-memory"],
+        titles["psm-128-at-2048"],
+    ]  # fmt: skip
+    assert legend(right) == [psm, titles["paper-gpt2"]]
+    for axes, family in ((left, "psm"), (right, "paper-psm")):
+        assert drawn(axes)[psm] == ([32, 64, 128, 256], [perplexities[f"{family}-{c}"] for c in use.chunks])
+    assert drawn(left)[titles["psm-32-recent"]] == ([32], [perplexities["psm-32-recent"]])
+    for axes, name in ((left, "gpt"), (left, "mamba"), (left, "hybrid"), (right, "paper-gpt2")):
+        assert set(drawn(axes)[titles[name]][1]) == {perplexities[name]}
+    # Of what is there.
+    left, right = language_page.draw([row for row in rows if row.model == "psm-64"], use, titles).axes
+    assert legend(left) == [psm] and right.get_legend() is None
+
+
+def test_streams_have_a_line_for_each_model_and_mark_where_it_was_trained() -> None:
+    parts = [
+        language_page.StreamedPart("a", 512, 0, 512, 9, 0.0),
+        language_page.StreamedPart("a", 512, 512, 1024, 9, 1.0),
+    ]
+    parts += [language_page.StreamedPart("b", 2048, 0, 512, 9, 0.0)]
+    axes = only_axes(language_page.draw_streams(parts, {"a": "A", "b": "B"}))
+    assert legend(axes) == ["A", "B"] and upright(axes) == [512, 2048]
+    assert drawn(axes)["A"] == ([256, 768], pytest.approx([1, e]))
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
@@ -206,6 +219,8 @@ def test_errors_are_gathered_over_seeds_and_the_sweep_is_told_apart() -> None:
     ]
     # A list of rates for each model, too.
     assert sweep_table(rows, {"a": "A", "b": "B"}, {"a": (1e-2,)}) == [["A", "0.01", 3, "0.5000"]]
+    (line,) = sweep_table(rows, {"a": "A"}, (1e-2,), {("a", 1e-2)})
+    assert line[1] == "0.01 (taken)"
 
 
 def test_a_cell_has_the_mean_and_the_spread_where_there_is_one() -> None:

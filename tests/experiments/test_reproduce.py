@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from scannable.cli.main import main
-from scannable.experiments import language_modelling, recall, state_tracking_runs
+from scannable.experiments import language_runs, recall, state_tracking_runs
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile, profile_named
 from scannable.experiments.reproduce import ABOUT, Name, named
@@ -83,16 +83,20 @@ def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 # What it leaves.
 
-FIGURES: dict[Name, list[str]] = {"s5": ["s5", "associativity"], "mqar": ["mqar"], "wikitext": ["wikitext"]}
+FIGURES: dict[Name, list[str]] = {
+    "s5": ["s5", "associativity"],
+    "mqar": ["mqar"],
+    "wikitext": ["wikitext", "streams"],
+}
 MODELS: dict[Name, set[str]] = {
     "s5": set(state_tracking_runs.TITLES),
     "mqar": {"psm-large", "psm-small", "swt-large", "swt-small", "mamba", "full"},
-    "wikitext": {"psm-8", "psm-16", "psm-32", "psm-longer", "gpt2", "mamba"},
+    "wikitext": set(language_runs.models("smoke", 257)),
 }
 SWEPT: dict[Name, set[str]] = {
     "s5": set(state_tracking_runs.setting("smoke").opponents),
     "mqar": set(recall.SWEPT),
-    "wikitext": {"psm-16", "gpt2", "mamba"},
+    "wikitext": {"psm-16", "gpt", "mamba", "hybrid", "paper-psm-16", "paper-gpt2"},
 }
 """Models whose learning rate is chosen among several: all kinds of baselines at least."""
 SENTENCES: dict[Name, list[str]] = {
@@ -102,7 +106,7 @@ SENTENCES: dict[Name, list[str]] = {
         "4 layers for GPT-2",
     ],
     "mqar": ["The paper at 512 tokens: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"],
-    "wikitext": ["| 22.28 |", "| 24.7 |", "| 24.12 |"],
+    "wikitext": ["| 22.28 |", "| 24.7 |", "| 24.12 |", "monotonically with c from 8 to 32"],
 }
 """The paper's results, and what was scaled down."""
 
@@ -179,7 +183,7 @@ def assert_configurations(left: Left) -> None:
 OTHER: dict[Name, Callable[[str], bool]] = {
     "s5": lambda name: name.startswith("psm-helped") or "-without-" in name or "-to-" in name or "-generators" in name,
     "mqar": lambda name: False,
-    "wikitext": lambda name: name == language_modelling.PSM_LONGER,
+    "wikitext": lambda name: "-at-" in name,
 }
 """Runs that have something beside the model and the optimizer for themselves, and are meant to."""
 
@@ -314,21 +318,24 @@ def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: py
     check(left, f"scannable reproduce wikitext --profile smoke --data {book} --tokenizer bytes")
     assert (tmp_path / "cache" / "scannable").is_dir()
     final = [row for row in left.rows if row["part"] == "final"]
-    (tokens,) = {int(row["tokens"]) for row in final if row["model"] != language_modelling.PSM_LONGER}
-    # A longer window costs more a token.
-    assert (
-        0.5 * tokens
-        < next(int(row["tokens"]) for row in final if row["model"] == language_modelling.PSM_LONGER)
-        < tokens
-    )
+    assert len({int(row["tokens"]) for row in final}) == 1
     # Every token of the test split but the first is scored, in windows of 64 or of 256.
     tokens = next(iter(left.recipes().values())).task.counts("test").tokens - 1
     assert {int(row["samples"]) for row in final} == {-(-tokens // 64), -(-tokens // 256)}
     lines = {line.split(" | ")[0].strip("| "): line for line in left.page.splitlines() if line.startswith("| ")}
-    for name, title in (("gpt2", "GPT-2, context 64"), ("psm-32", "Transformer-PSM, c = 32"), ("mamba", "Mamba")):
+    for name, title in (("gpt", "GPT, context 64"), ("paper-gpt2", "GPT-2, context 64"), ("mamba", "Mamba")):
         loss = next(float(row["loss"]) for row in final if row["model"] == name)
-        assert f"| {exp(loss):.4f} |" in left.page and title in lines
+        assert f"| {exp(loss):.3f} |" in left.page and title in lines
     assert f"`{book}`" in left.page and "2 layers" in left.page
+    with (left.results / "streams.csv").open() as file:
+        streams = list(csv.DictReader(file))
+    known = language_runs.models("smoke", 257)
+    assert {row["model"]: int(row["trained_at"]) for row in streams} == {
+        name: known[name].context
+        for name in ("psm-16", "gpt", "hybrid", "mamba", "psm-16-at-256", "gpt-at-256", "hybrid-at-256")
+    }
+    for name in {row["model"] for row in streams}:
+        assert sum(int(row["asked"]) for row in streams if row["model"] == name) == tokens
     again(reproduce, left, *arguments)
 
 

@@ -1,6 +1,6 @@
 """What trained runs were found to do, as rows of a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from statistics import fmean
@@ -100,10 +100,18 @@ def error_by_length(rows: Sequence[RunScore], model: str, part: str = "final") -
 
 
 def sweep_table(
-    rows: Sequence[RunScore], titles: Mapping[str, str], rates: Sequence[float] | Mapping[str, Sequence[float]]
+    rows: Sequence[RunScore],
+    titles: Mapping[str, str],
+    rates: Sequence[float] | Mapping[str, Sequence[float]],
+    chosen: Collection[tuple[str, float]] | None = None,
 ) -> list[list[object]]:
-    """Model, learning rate, length reached and validation loss there, of the runs that chose the learning rates."""
-    chosen = {(row.model, row.learning_rate) for row in rows if row.part == "final"}
+    """Model, learning rate, length reached and validation loss there, of the runs that chose the learning rates.
+
+    Args:
+        chosen: models and rates that were taken; those of the final runs, unless told.
+    """
+    if chosen is None:
+        chosen = {(row.model, row.learning_rate) for row in rows if row.part == "final"}
     found = {
         (row.model, row.learning_rate): (row.trained_to, row.validation_loss) for row in rows if row.part == "sweep"
     }
