@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     # A wrong name is told before torch is there, which takes longer to import than all else together.
     from scannable.experiments.laboratory import Laboratory
 
-Name = Literal["s5", "mqar", "wikitext", "latency", "spd"]
+Name = Literal["s5", "mqar", "wikitext", "latency", "spd", "space"]
 
 ABOUT: dict[Name, str] = {
     "s5": "state tracking: error by length, far beyond the lengths in training",
@@ -17,6 +17,7 @@ ABOUT: dict[Name, str] = {
     "wikitext": "language modelling: perplexity against the chunk length",
     "latency": "time per token and held bytes while a stream grows",
     "spd": "measured work, depth and memory against n: the complexity classes",
+    "space": "bytes kept for backward against n, c and the layers: the space of training",
 }
 
 MODULES: dict[Name, str] = {
@@ -25,6 +26,7 @@ MODULES: dict[Name, str] = {
     "wikitext": "language_modelling",
     "latency": "latency",
     "spd": "complexity",
+    "space": "training_space",
 }
 
 

@@ -15,7 +15,7 @@ from scannable.training.recipe import positive
 
 
 def reproduce(
-    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,all}")]],
+    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,space,all}")]],
     profile: Annotated[str, tyro.conf.arg(metavar="{smoke,laptop,paper}")] = "laptop",
     out: Path = Path("results"),
     runs: Path = Path("runs/reproduce"),
@@ -27,7 +27,7 @@ def reproduce(
     """Run an experiment of the paper: table, figure and page.
 
     All that it needs is trained or measured. Interrupted, training has saved itself, and the same command goes on;
-    latency and spd start anew.
+    latency, spd and space start anew.
 
     Examples:
         scannable reproduce s5 --profile smoke
@@ -35,7 +35,7 @@ def reproduce(
 
     Args:
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
-            token), spd (complexity classes), or all of them.
+            token), spd (complexity classes), space (bytes kept for backward), or all of them.
         profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
             on two CPU cores; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
