@@ -49,6 +49,14 @@ def save_page(folder: Path, title: str, *parts: str) -> Path:
     return path
 
 
+def missing_runs(names: Sequence[str]) -> list[str]:
+    """A part of a page that says plainly what it was made without; nothing, if all is there."""
+    if not names:
+        return []
+    listed = ", ".join(f"`{name}`" for name in names)
+    return [f"**Made before all runs were finished.** {len(names)} of them are missing, and count nowhere: {listed}."]
+
+
 def powers(axes: Axes, ticks: Sequence[int]) -> None:
     """A logarithmic x axis with these ticks, written out."""
     axes.set_xscale("log", base=2)
