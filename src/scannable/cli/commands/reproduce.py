@@ -15,7 +15,7 @@ from scannable.training.recipe import positive
 
 
 def reproduce(
-    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,space,all}")]],
+    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,space,corrected,all}")]],
     profile: Annotated[str, tyro.conf.arg(metavar="{smoke,laptop,paper}")] = "laptop",
     out: Path = Path("results"),
     runs: Path = Path("runs/reproduce"),
@@ -35,16 +35,17 @@ def reproduce(
 
     Args:
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
-            token), spd (complexity classes), space (bytes kept for backward), or all of them.
+            token), spd (complexity classes), space (bytes kept for backward), corrected (what each
+            departure from the paper is worth), or all of them.
         profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
             on two CPU cores; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
         runs: folder of the training runs.
         workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
         device: such as cuda.
-        data: text for wikitext: stdlib, a file or folder, or a WikiText folder; by default stdlib, and WikiText-103
-            from the hub for the paper's size.
-        tokenizer: for wikitext: bytes, bpe, or a folder with a tokenizer.json.
+        data: text for wikitext and corrected: stdlib, a file or folder, or a WikiText folder; by default stdlib, and
+            WikiText-103 from the hub for wikitext at the paper's size.
+        tokenizer: of that text: bytes, bpe, or a folder with a tokenizer.json.
     """
     chosen, size = named(experiment), profile_named(profile)
     if workers is None:
