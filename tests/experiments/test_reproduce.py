@@ -358,7 +358,7 @@ def test_the_help_has_every_experiment_and_profile(reproduce: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["s55"], "there is no experiment 's55'; did you mean 's5'? known: s5, mqar, wikitext, latency, spd, all"),
+        (["s55"], "there is no experiment 's55'; did you mean 's5'? known: s5, mqar, wikitext, latency, spd, space, corrected, all"),
         (["wikitex"], "there is no experiment 'wikitex'; did you mean 'wikitext'?"),
         (["s5", "--profile", "smok"], "there is no profile 'smok'; did you mean 'smoke'? known: smoke, laptop, paper"),
         (["s5", "--parts", "opponent"], "s5 has no part 'opponent'; did you mean 'opponents'?"),

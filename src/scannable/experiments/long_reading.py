@@ -5,6 +5,7 @@ Nothing is kept of a piece but the state behind it: the length is bounded by pat
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,20 @@ class Reading:
 
 @torch.no_grad()
 def read_in_pieces(
-    model: Any, task: Task, length: int, rows: int, piece: int = PIECE, *, split: Split = "test"
+    model: Any,
+    task: Task,
+    length: int,
+    rows: int,
+    piece: int = PIECE,
+    *,
+    split: Split = "test",
+    each: Callable[[Read], None] = lambda read: None,
 ) -> Reading:
     """Read the first `rows` samples of a split, `length` tokens each, and compare every answer with the task's.
 
     The task computes its answers on its own: for a group, the running product by the multiplication table, one token
-    after the other. The model reads by `prefill`, from the state that the piece before left.
+    after the other. The model reads by `prefill`, from the state that the piece before left. `each` is told how far it
+    is after every piece.
     """
     check_length(length)
     for name, value in (("rows", rows), ("piece", piece)):
@@ -94,8 +103,10 @@ def read_in_pieces(
             errors += int(wrong.sum())
             if first_error is None and bool(wrong.any()):
                 first_error = begin + int(wrong.any(0).int().argmax())
+            point = Read(end, asked, errors, state.nbytes // rows)
+            each(point)
             if end in shown:
-                points.append(Read(end, asked, errors, state.nbytes // rows))
+                points.append(point)
             begin = end
     return Reading(rows, piece, tuple(points), first_error, time.perf_counter() - began)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     # A wrong name is told before torch is there, which takes longer to import than all else together.
     from scannable.experiments.laboratory import Laboratory
 
-Name = Literal["s5", "mqar", "wikitext", "latency", "spd"]
+Name = Literal["s5", "mqar", "wikitext", "latency", "spd", "space", "corrected"]
 
 ABOUT: dict[Name, str] = {
     "s5": "state tracking: error by length, far beyond the lengths in training",
@@ -19,6 +19,8 @@ ABOUT: dict[Name, str] = {
     "wikitext": "language modelling: perplexity against the chunk length",
     "latency": "time per token and held bytes while a stream grows",
     "spd": "measured work, depth and memory against n: the complexity classes",
+    "space": "bytes kept for backward against n, c and the layers: the space of training",
+    "corrected": "every departure from the paper as a switch, with the difference it makes; errata",
 }
 
 MODULES: dict[Name, str] = {
@@ -27,6 +29,8 @@ MODULES: dict[Name, str] = {
     "wikitext": "language_modelling",
     "latency": "latency",
     "spd": "complexity",
+    "space": "training_space",
+    "corrected": "corrected",
 }
 
 

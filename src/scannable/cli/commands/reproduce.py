@@ -15,7 +15,7 @@ from scannable.training.recipe import positive
 
 
 def reproduce(
-    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,all}")]],
+    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,space,corrected,all}")]],
     profile: Annotated[str, tyro.conf.arg(metavar="{smoke,laptop,paper}")] = "laptop",
     out: Path = Path("results"),
     runs: Path = Path("runs/reproduce"),
@@ -29,7 +29,7 @@ def reproduce(
     """Run an experiment of the paper: table, figure and page.
 
     All that it needs is trained or measured. Interrupted, training has saved itself, and the same command goes on;
-    latency and spd start anew.
+    latency, spd and space start anew.
 
     Examples:
         scannable reproduce s5 --profile smoke
@@ -38,16 +38,17 @@ def reproduce(
 
     Args:
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
-            token), spd (complexity classes), or all of them.
+            token), spd (complexity classes), space (bytes kept for backward), corrected (what each
+            departure from the paper is worth), or all of them.
         profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
             on two CPU cores; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
         runs: folder of the training runs.
         workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
         device: such as cuda.
-        data: text for wikitext: stdlib, a file or folder, or a WikiText folder; by default stdlib, and WikiText-103
-            from the hub for the paper's size.
-        tokenizer: for wikitext: bytes, bpe, or a folder with a tokenizer.json.
+        data: text for wikitext and corrected: stdlib, a file or folder, or a WikiText folder; by default stdlib, and
+            WikiText-103 from the hub for wikitext at the paper's size.
+        tokenizer: of that text: bytes, bpe, or a folder with a tokenizer.json.
         parts: train only these parts (s5: psm, opponents, ablation, longer, generators, seeds, reading; mqar: sweep,
             first, seeds; wikitext: sweep, modern, further, paper, longer, seeds, streams), and make the page of all
             that is there.
