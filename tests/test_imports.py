@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "storage": {"storage"},
     "layers": {"layers", "scan", "nn"},
     "models": {"models", "layers", "scan", "nn", "storage"},
+    "distributed": {"distributed", "models", "layers", "scan", "nn"},
     # These know what a model can do, and no model.
     "spd": {"spd", "scan", "models.protocol"},
     "tasks": {"tasks", "storage"},
