@@ -184,3 +184,75 @@ def bounds_case(group: Any, bounds: list[tuple[int, ...] | None], lengths: list[
         return distributed.agreed_split(lengths[rank], group, bounds=bounds[rank]).bounds
     except ValueError as error:
         return str(error)
+
+
+def layer_case(group: Any, name: str, choices: dict[str, Any], bounds: tuple[int, ...], n: int) -> dict[str, Any]:
+    """A layer over this rank's part; without a group, over the whole."""
+    from scannable.distributed.layer import layer_over_ranks
+    from scannable.layers import LAYERS
+
+    torch.manual_seed(1)
+    layer: Any = LAYERS[name](8, 2, **choices).double()
+    for parameter in layer.parameters():
+        # Also what starts as zeros.
+        nn.init.normal_(parameter, std=0.3) if parameter.ndim < 2 else None
+    x = torch.randn(2, n, 8, dtype=torch.float64)
+    weights = torch.randn(2, n, 8, dtype=torch.float64)
+    rank = 0 if group is None else c10d.get_rank(group)
+    lo, hi = (0, n) if group is None else (bounds[rank], bounds[rank + 1])
+    mine = x[:, lo:hi].clone().requires_grad_()
+    with distributed.traffic() as sent:
+        y = layer(mine) if group is None else layer_over_ranks(layer, mine, distributed.Split(bounds, rank), group)
+        forward = len(sent)
+        (y * weights[:, lo:hi]).sum().backward()
+    return {
+        "y": y.detach().numpy(),
+        "x": mine.grad.numpy(),  # pyright: ignore
+        "shares": {
+            key: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for key, p in layer.named_parameters()
+        },
+        "forward": [one.kind for one in sent[:forward]],
+        "backward": [one.kind for one in sent[forward:]],
+    }
+
+
+def model_case(group: Any, config: Any, bounds: tuple[int, ...] | None, n: int, agreed: bool = False) -> dict[str, Any]:
+    """The loss of a model over this rank's part; without a group, of the whole."""
+    from scannable.storage.model_file import build_model
+
+    torch.manual_seed(1)
+    model: Any = build_model(config).double()
+    tokens, targets = torch.randint(11, (2, n)), torch.randint(11, (2, n))
+    targets[:, ::5] = -100
+    rank = 0 if group is None else c10d.get_rank(group)
+    if group is None:
+        loss = model.loss(tokens, targets)
+        logits = model(tokens)
+    else:
+        bounds = bounds or distributed.bounds_for(model, n, c10d.get_world_size(group))
+        mine = slice(bounds[rank], bounds[rank + 1])
+        split = distributed.Split(bounds, rank) if agreed else None
+        loss = distributed.loss(model, tokens[:, mine], targets[:, mine], group=group, split=split)
+        with torch.no_grad():
+            logits = distributed.forward(model, tokens[:, mine], group=group)
+    loss.backward()
+    return {
+        "loss": float(loss.detach()),
+        "logits": logits.detach().numpy(),
+        "shares": {
+            key: (torch.zeros_like(p) if p.grad is None else p.grad).numpy() for key, p in model.named_parameters()
+        },
+    }
+
+
+def model_refused_case(group: Any, config: Any, bounds: tuple[int, ...]) -> str:
+    from scannable.storage.model_file import build_model
+
+    rank = c10d.get_rank(group)
+    try:
+        distributed.forward(
+            build_model(config), torch.zeros(1, bounds[rank + 1] - bounds[rank], dtype=torch.int64), group=group
+        )
+    except ValueError as error:
+        return str(error)
+    return "nothing was wrong"

@@ -92,7 +92,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         exchange: Exchange = ctx.exchange
         gradients = gradients[1:]  # that of the token says nothing
         room, element = exchange.room, exchange.element
