@@ -1,0 +1,77 @@
+"use strict";
+/* What is scanned: elements with names, and three choices of Agg. */
+
+const EMPTY_NAME = "ε";
+
+/** a b c ... z a₁ b₁ ...; a branch writes its own elements with as many primes as its number. */
+function elementName(i, branch = 0) {
+  const round = Math.floor(i / 26);
+  const below = round ? [...String(round)].map((digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]).join("") : "";
+  return String.fromCharCode(97 + (i % 26)) + below + ["", "′", "″", "‴", "⁗"][branch];
+}
+
+const OPERATORS = {
+  brackets: {
+    title: "(ab): write the brackets",
+    formula: "Agg(a, b) = (ab)",
+    associative: false,
+    element: elementName,
+    empty: EMPTY_NAME,
+    agg: (older, newer) => `(${older}${newer})`,
+  },
+  numbers: {
+    title: "2a + 3b mod 97: a number",
+    formula: "Agg(a, b) = 2a + 3b mod 97",
+    associative: false,
+    element: (i, branch) => (i + 1 + 10 * branch) % 97,
+    empty: EMPTY_NAME,
+    agg: (older, newer) => (2 * older + 3 * newer) % 97,
+  },
+  words: {
+    title: "ab: join the letters (associative)",
+    formula: "Agg(a, b) = ab",
+    associative: true,
+    element: elementName,
+    empty: EMPTY_NAME,
+    agg: (older, newer) => older + newer,
+  },
+};
+
+/*
+ * A value on the page knows what the operator made of it (`shown`), and which calls it came from (`older`, `newer`),
+ * whatever the operator: so brackets can always be drawn. It covers the elements `from` .. `to` - 1.
+ */
+
+function elementValue(operator, i, branch) {
+  return { shown: operator.element(i, branch), name: elementName(i, branch), from: i, to: i + 1 };
+}
+
+function emptyValue(operator) {
+  return { shown: operator.empty, name: EMPTY_NAME, from: 0, to: 0 };
+}
+
+function aggOf(operator) {
+  return (older, newer) => ({
+    shown: operator.agg(older.shown, newer.shown),
+    older,
+    newer,
+    from: older.from,
+    to: newer.to,
+  });
+}
+
+/** The value as pieces of text, each with the value whose name or bracket it is. */
+function pieces(value) {
+  if (value.older === undefined) return [{ text: value.name, value }];
+  return [{ text: "(", value }, ...pieces(value.older), ...pieces(value.newer), { text: ")", value }];
+}
+
+function bracketsOf(value) {
+  return pieces(value).map((piece) => piece.text).join("");
+}
+
+/** k if the value covers an aligned block of 2^k elements, as nodes of the tree do; else null. */
+function blockLevel(value) {
+  const size = value.to - value.from;
+  return size > 0 && (size & (size - 1)) === 0 && value.from % size === 0 ? topLevel(size) : null;
+}
