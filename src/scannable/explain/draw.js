@@ -2,8 +2,9 @@
 /* Pictures of a session, as SVG. A node of the tree is a bar over its elements, on the row of its level. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const ROW = 36, BAR = 27, GUTTER = 50, MARGIN = 20, TOP = 10, BETWEEN = 44;
+const ROW = 36, BAR = 27, GUTTER = 62, MARGIN = 20, TOP = 10, BETWEEN = 44;
 const LETTER = 0.605; // width of a letter of the monospaced font, in em
+const LEAST_SIZE = 8.5; // of letters that can be read, in pixels
 
 function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
@@ -37,20 +38,55 @@ class Geometry {
   }
 }
 
-/** Text in a bar: whole if it can be read at all, else its first and last element, else nothing. */
+/** Text in a bar: whole if it can be read at all, else its first and last element, else how many they are. */
 function label(value, operator, x, y, width) {
-  const whole = operator.agg("", "") === "()" ? pieces(value) : [{ text: String(value.shown), value }];
-  const first = pieces(value).find((piece) => piece.value.older === undefined).text;
-  const last = pieces(value).findLast((piece) => piece.value.older === undefined).text;
-  for (const parts of [whole, [{ text: `${first}…${last}`, value: {} }], [{ text: `${value.to - value.from}`, value: {} }]]) {
-    const letters = parts.reduce((sum, part) => sum + part.text.length, 0);
-    const size = Math.min(13.5, (width - 7) / (letters * LETTER));
-    if (size < 8.5) continue;
-    const text = svg("text", { class: "value", x: x + width / 2, y, "font-size": size.toFixed(2) });
-    text.append(...colored(parts, (className, content) => svg("tspan", className ? { class: className } : {}, content)));
-    return text;
+  const names = elementsOf(value);
+  const choices = [written(value, operator), [{ text: `${names[0]}…${names.at(-1)}` }], [{ text: `${names.length}` }]];
+  for (const parts of choices) {
+    const size = fontSize(parts, width);
+    if (size >= LEAST_SIZE) return line(parts, x + width / 2, y, size);
   }
-  return svg("text", { class: "value" });
+  return line([], x, y, LEAST_SIZE);
+}
+
+function written(value, operator) {
+  return operator === OPERATORS.brackets ? pieces(value) : [{ text: String(value.shown), value }];
+}
+
+function fontSize(parts, width) {
+  const letters = parts.reduce((sum, part) => sum + part.text.length, 0);
+  return Math.min(13.5, (width - 7) / (letters * LETTER));
+}
+
+function line(parts, x, y, size) {
+  const text = svg("text", { class: "value", x, y, "font-size": size.toFixed(2) });
+  text.append(...colored(parts, (className, content) => svg("tspan", className ? { class: className } : {}, content)));
+  return text;
+}
+
+/** The text of a fold, each block within its own bar: ((A, then B), then C), for ((A B) C). */
+function foldLabels(value, operator, geometry, y) {
+  const blocks = [], joins = [];
+  for (let rest = value; ; rest = rest.older) {
+    if (blockLevel(rest) !== null) {
+      blocks.unshift(rest);
+      break;
+    }
+    blocks.unshift(rest.newer);
+    joins.unshift(rest);
+  }
+  const bracket = operator === OPERATORS.brackets;
+  const texts = blocks.map((block, i) => [
+    ...(bracket && i === 0 ? joins.map((join) => ({ text: "(", value: join })) : []),
+    ...written(block, operator),
+    ...(bracket && i > 0 ? [{ text: ")", value: joins[i - 1] }] : []),
+  ]);
+  const widths = blocks.map((block) => (block.to - block.from) * geometry.cell);
+  const size = Math.min(...texts.map((text, i) => fontSize(text, widths[i])));
+  if (operator === OPERATORS.numbers || size < LEAST_SIZE) {
+    return [label(value, operator, geometry.x(0), y, value.to * geometry.cell)];
+  }
+  return texts.map((text, i) => line(text, geometry.x(blocks[i].from) + widths[i] / 2, y, size));
 }
 
 /** Brackets take the color of their block's level; those that join several blocks stay plain. */
@@ -88,7 +124,7 @@ function node(geometry, operator, k, value) {
 /** Names of rows. They stay in sight when the picture is scrolled. */
 function gutter(geometry, above, below, aboveTitle, belowTitle) {
   const group = svg("g", { class: "gutter" });
-  group.append(svg("rect", { class: "shade", x: 0, y: 0, width: GUTTER - 4, height: geometry.height }));
+  group.append(svg("rect", { class: "shade", x: 0, y: 0, width: GUTTER - 17, height: geometry.height }));
   for (let k = 0; k <= geometry.top; k++) {
     group.append(svg("text", { x: 2, y: geometry.above(k) + BAR / 2 }, above(k)));
     group.append(svg("text", { x: 2, y: geometry.below(k) + BAR / 2 }, below(k)));
@@ -119,7 +155,7 @@ class TreePicture {
     const { T, P } = session.tree;
     this.nodes = T.map((level, k) => level.map((value) => node(geometry, session.operator, k, value)));
     this.prefixes = P.map((level, k) => level.map((value, j) => this.prefix(geometry, k, j, value)));
-    this.gutter = gutter(geometry, (k) => `T level ${k}`, (k) => `P level ${k}`, "upsweep ↑", "downsweep ↓");
+    this.gutter = gutter(geometry, (k) => `T(${k},·)`, (k) => `P(${k},·)`, "upsweep ↑", "downsweep ↓");
     place(this.host, geometry, divider(geometry), ...this.nodes.flat(), ...this.prefixes.flat().map((p) => p.lines),
       ...this.prefixes.flat().map((p) => p.chip), this.gutter);
   }
@@ -229,7 +265,7 @@ class CounterPicture {
       group.append(svg("rect", {
         class: "frame", x: geometry.x(0) - 1, y: y - 2.5, rx: 8, width: value.to * geometry.cell + 2, height: BAR + 5,
       }));
-      group.append(label(value, session.operator, geometry.x(0), y + BAR / 2, value.to * geometry.cell));
+      group.append(...foldLabels(value, session.operator, geometry, y + BAR / 2));
       set(group, { fresh: line === "place" && k === level, older: line === "place" && call !== null && value === call.older });
       rows.push(group);
     });

@@ -12,7 +12,7 @@ function elementName(i, branch = 0) {
 
 const OPERATORS = {
   brackets: {
-    title: "(ab): write the brackets",
+    title: "(ab), the brackets",
     formula: "Agg(a, b) = (ab)",
     associative: false,
     element: elementName,
@@ -20,7 +20,7 @@ const OPERATORS = {
     agg: (older, newer) => `(${older}${newer})`,
   },
   numbers: {
-    title: "2a + 3b mod 97: a number",
+    title: "2a + 3b mod 97",
     formula: "Agg(a, b) = 2a + 3b mod 97",
     associative: false,
     element: (i, branch) => (i + 1 + 10 * branch) % 97,
@@ -28,7 +28,7 @@ const OPERATORS = {
     agg: (older, newer) => (2 * older + 3 * newer) % 97,
   },
   words: {
-    title: "ab: join the letters (associative)",
+    title: "ab, joined (associative)",
     formula: "Agg(a, b) = ab",
     associative: true,
     element: elementName,
@@ -64,6 +64,11 @@ function aggOf(operator) {
 function pieces(value) {
   if (value.older === undefined) return [{ text: value.name, value }];
   return [{ text: "(", value }, ...pieces(value.older), ...pieces(value.newer), { text: ")", value }];
+}
+
+/** The names of the elements that it covers. */
+function elementsOf(value) {
+  return pieces(value).filter((piece) => piece.value.older === undefined).map((piece) => piece.text);
 }
 
 function bracketsOf(value) {

@@ -36,7 +36,7 @@ function valueText(value, { brief = false, both = false } = {}) {
   const span = html("span", { class: "text" });
   const long = brief && value.to - value.from > WHOLE;
   if (long) {
-    span.append(`${elementIn(value, 0)}…${elementIn(value, -1)}`, html("small", { text: ` ${value.to - value.from} elements` }));
+    span.append(`${elementsOf(value)[0]}…${elementsOf(value).at(-1)}`, html("small", { text: ` ${value.to - value.from} elements` }));
   } else if (session.op === "brackets" || both) {
     span.append(...bracketSpans(value));
   }
@@ -45,10 +45,6 @@ function valueText(value, { brief = false, both = false } = {}) {
     span.append(html("b", { text: String(value.shown) }));
   }
   return span;
-}
-
-function elementIn(value, which) {
-  return pieces(value).filter((piece) => piece.value.older === undefined).at(which).text;
 }
 
 function callText({ older, newer, result }) {
@@ -206,18 +202,19 @@ function keepInSight() {
   if (geometry.width <= place.clientWidth + 1) return;
   const x = geometry.x(Math.min(session.t, session.n - 1) + 0.5);
   if (x < place.scrollLeft + GUTTER + 2 * geometry.cell || x > place.scrollLeft + place.clientWidth - 2 * geometry.cell) {
-    place.scrollLeft = x - place.clientWidth * 0.7;
+    // Both pictures, so that what the counter holds is in sight in the tree.
+    for (const picture of document.querySelectorAll(".picture")) picture.scrollLeft = x - place.clientWidth * 0.7;
   }
 }
 
 function branchName(b) {
-  return b === 0 ? "first" : `${"′″‴⁗"[b - 1]} fork at ${session.branches[b].at}`;
+  return b === 0 ? "x" : `x${"′″‴⁗"[b - 1]} from ${session.branches[b].at}`;
 }
 
 function showBranches() {
   const rows = session.branches.map(({ at, parent }, b) => {
     const select = html("button", { type: "button", class: "name", "data-branch": b, text: branchName(b) });
-    const lane = html("input", { type: "range", min: 0, max: session.n, class: "lane", "data-lane": b, "aria-label": `Position of branch ${b === 0 ? "one" : branchName(b)}`,
+    const lane = html("input", { type: "range", min: 0, max: session.n, class: "lane", "data-lane": b, "aria-label": `Position of branch ${branchName(b)}`,
       style: `--fork:${parent === null ? 0 : at / session.n}` });
     return html("div", { class: "branch", "data-row": b }, select, lane, html("output", { class: "spot" }), html("div", { class: "prefix" }));
   });
@@ -300,11 +297,11 @@ function showCosts() {
   const tree = session.treeCosts(), counter = session.costs(), { printed } = counter, { t, n } = session;
   const each = (calls, elements) => (elements ? (calls / elements).toFixed(2) : "0");
   const rows = [
-    ["Agg calls so far", tree.calls, counter.calls, printed.calls],
-    ["for each element", each(tree.calls, n), each(counter.calls, t), each(printed.calls, t)],
+    ["Agg calls", tree.calls, counter.calls, printed.calls],
+    ["per element", each(tree.calls, n), each(counter.calls, t), each(printed.calls, t)],
     ["one after another", tree.batches, counter.calls, printed.calls],
-    ["values held now", tree.held, counter.held, printed.held],
-    ["held at most so far", tree.held, counter.most, printed.most],
+    ["values held", tree.held, counter.held, printed.held],
+    ["most after an element", tree.held, counter.most, printed.most],
   ];
   $("costs").replaceChildren(...rows.map(([title, ...cells]) => html("tr", {}, html("th", { scope: "row", text: title }),
     ...cells.map((cell) => html("td", { text: `${cell}` })))));
@@ -574,6 +571,7 @@ function begin() {
     width = innerWidth;
     show();
   });
+  $("all").open = innerWidth > 900;
   const theme = storedTheme();
   if (theme === "light" || theme === "dark") setTheme(theme, false);
   show();
