@@ -38,15 +38,12 @@ class Geometry {
   }
 }
 
-/** Text in a bar: whole if it can be read at all, else its first and last element, else how many they are. */
+/** Text in a bar: whole if it can be read at all, else its first and last element, else nothing. */
 function label(value, operator, x, y, width) {
-  const names = elementsOf(value);
-  const choices = [written(value, operator), [{ text: `${names[0]}…${names.at(-1)}` }], [{ text: `${names.length}` }]];
-  for (const parts of choices) {
-    const size = fontSize(parts, width);
-    if (size >= LEAST_SIZE) return line(parts, x + width / 2, y, size);
-  }
-  return line([], x, y, LEAST_SIZE);
+  const names = elementsOf(value), short = [{ text: `${names[0]}…${names.at(-1)}` }];
+  const whole = written(value, operator), size = fontSize(whole, width);
+  if (size >= LEAST_SIZE) return line(whole, x + width / 2, y, size);
+  return line(fontSize(short, width) > 11 ? short : [], x + width / 2, y, 11);
 }
 
 function written(value, operator) {
@@ -68,7 +65,7 @@ function line(parts, x, y, size) {
 function foldLabels(value, operator, geometry, y) {
   const blocks = [], joins = [];
   for (let rest = value; ; rest = rest.older) {
-    if (blockLevel(rest) !== null) {
+    if (rest.level !== null) {
       blocks.unshift(rest);
       break;
     }
@@ -93,7 +90,7 @@ function foldLabels(value, operator, geometry, y) {
 function colored(parts, make) {
   return parts.map(({ text, value }) => {
     if (text !== "(" && text !== ")") return make("", text);
-    const k = blockLevel(value);
+    const k = value.level;
     const piece = make(k === null ? "bracket joined" : "bracket", text);
     if (k !== null) piece.style.setProperty("--k", k);
     return piece;
@@ -125,6 +122,7 @@ function node(geometry, operator, k, value) {
 function gutter(geometry, above, below, aboveTitle, belowTitle) {
   const group = svg("g", { class: "gutter" });
   group.append(svg("rect", { class: "shade", x: 0, y: 0, width: GUTTER - 17, height: geometry.height }));
+  group.append(svg("line", { class: "edge", x1: GUTTER - 17, x2: GUTTER - 17, y1: 0, y2: geometry.height }));
   for (let k = 0; k <= geometry.top; k++) {
     group.append(svg("text", { x: 2, y: geometry.above(k) + BAR / 2 }, above(k)));
     group.append(svg("text", { x: 2, y: geometry.below(k) + BAR / 2 }, below(k)));
@@ -138,6 +136,7 @@ function place(host, geometry, ...children) {
   host.setAttribute("viewBox", `0 0 ${geometry.width} ${geometry.height}`);
   host.setAttribute("width", geometry.width);
   host.setAttribute("height", geometry.height);
+  host.classList.toggle("tiny", geometry.cell < 14);
   host.replaceChildren(...children);
 }
 
@@ -232,7 +231,7 @@ class CounterPicture {
 
   update(session) {
     const { root, fold, carry, k: level, line, call, t } = session.counter;
-    const where = (value) => `${blockLevel(value)}:${value.from}`;
+    const where = (value) => `${value.level}:${value.from}`;
     const roots = new Set(root.filter(Boolean).map(where));
     const carried = carry ? where(carry) : "";
     const merging = line === "merge" ? [where(call.older), where(call.newer)] : ["", ""];
@@ -293,7 +292,7 @@ function set(element, classes) {
 
 /** Lines over t = 0 .. n: `series` is a list of { className, values }, where values[t] may leave the frame at the top. */
 function lineChart(host, { n, t, series, most }) {
-  const width = 460, height = 150, left = 34, bottom = 22, right = 12, top = 10;
+  const width = 360, height = 185, left = 30, bottom = 24, right = 10, top = 10;
   const x = (at) => left + (at / n) * (width - left - right);
   const y = (value) => height - bottom - (value / most) * (height - bottom - top);
   host.setAttribute("viewBox", `0 0 ${width} ${height}`);

@@ -39,15 +39,16 @@ const OPERATORS = {
 
 /*
  * A value on the page knows what the operator made of it (`shown`), and which calls it came from (`older`, `newer`),
- * whatever the operator: so brackets can always be drawn. It covers the elements `from` .. `to` - 1.
+ * whatever the operator: so brackets can always be drawn. It covers the elements `from` .. `to` - 1; its `level` is k if
+ * it is a node T(k, .) of the tree, and null if it joins several.
  */
 
 function elementValue(operator, i, branch) {
-  return { shown: operator.element(i, branch), name: elementName(i, branch), from: i, to: i + 1 };
+  return { shown: operator.element(i, branch), name: elementName(i, branch), from: i, to: i + 1, level: 0 };
 }
 
 function emptyValue(operator) {
-  return { shown: operator.empty, name: EMPTY_NAME, from: 0, to: 0 };
+  return { shown: operator.empty, name: EMPTY_NAME, from: 0, to: 0, level: null };
 }
 
 function aggOf(operator) {
@@ -57,7 +58,13 @@ function aggOf(operator) {
     newer,
     from: older.from,
     to: newer.to,
+    level: joinedLevel(older, newer),
   });
+}
+
+function joinedLevel(older, newer) {
+  const k = older.level;
+  return k !== null && newer.level === k && older.from % 2 ** (k + 1) === 0 ? k + 1 : null;
 }
 
 /** The value as pieces of text, each with the value whose name or bracket it is. */
@@ -73,10 +80,4 @@ function elementsOf(value) {
 
 function bracketsOf(value) {
   return pieces(value).map((piece) => piece.text).join("");
-}
-
-/** k if the value covers an aligned block of 2^k elements, as nodes of the tree do; else null. */
-function blockLevel(value) {
-  const size = value.to - value.from;
-  return size > 0 && (size & (size - 1)) === 0 && value.from % size === 0 ? topLevel(size) : null;
 }

@@ -37,10 +37,10 @@ function valueText(value, { brief = false, both = false } = {}) {
   const long = brief && value.to - value.from > WHOLE;
   if (long) {
     span.append(`${elementsOf(value)[0]}…${elementsOf(value).at(-1)}`, html("small", { text: ` ${value.to - value.from} elements` }));
-  } else if (session.op === "brackets" || both) {
+  } else if (session.op === "brackets" || both || value === session.e) {
     span.append(...bracketSpans(value));
   }
-  if (session.op !== "brackets" && !(long && session.op === "words")) {
+  if (session.op !== "brackets" && value !== session.e && !(long && session.op === "words")) {
     if (long || both) span.append(" = ");
     span.append(html("b", { text: String(value.shown) }));
   }
@@ -103,6 +103,7 @@ function show() {
   for (const [picture, id] of [[treePicture, "tree"], [counterPicture, "counter"]]) {
     const width = $(id).querySelector(".picture").clientWidth;
     picture.draw(session, new Geometry(session.n, width, { fit: $("fit").checked, longNames }));
+    holdGutter($(id).querySelector(".picture"));
   }
   $("length").value = session.n;
   $("length-range").value = Math.min(session.n, 64);
@@ -205,6 +206,13 @@ function keepInSight() {
     // Both pictures, so that what the counter holds is in sight in the tree.
     for (const picture of document.querySelectorAll(".picture")) picture.scrollLeft = x - place.clientWidth * 0.7;
   }
+}
+
+/** The names of the rows stay at the left of what is scrolled. */
+function holdGutter(picture) {
+  const gutter = picture.querySelector(".gutter");
+  gutter.setAttribute("transform", `translate(${picture.scrollLeft} 0)`);
+  gutter.classList.toggle("scrolled", picture.scrollLeft > 0);
 }
 
 function branchName(b) {
@@ -556,7 +564,7 @@ function begin() {
   for (const panel of document.querySelectorAll(".panel")) {
     const picture = panel.querySelector(".picture");
     panel.addEventListener("pointerdown", () => chooseTarget(panel.dataset.target));
-    picture.addEventListener("scroll", () => picture.querySelector(".gutter")?.setAttribute("transform", `translate(${picture.scrollLeft} 0)`));
+    picture.addEventListener("scroll", () => holdGutter(picture));
   }
   document.addEventListener("keydown", onKey);
   addEventListener("hashchange", () => {
