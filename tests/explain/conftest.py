@@ -1,55 +1,33 @@
 """The page in a real browser: Debian's chromium, or whichever Chromium the machine has."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from scannable.explain import PAGE
 
+from browsing import Open, Visit
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("there is no Chromium on this machine: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         # Root, as which containers run, has no sandbox.
-        chromium = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-background-networking"])
+        chromium = driver.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-background-networking"]
+        )
         yield chromium
         chromium.close()
-
-
-@dataclass
-class Visit:
-    """A page that is open, and what went wrong in it."""
-
-    page: Any
-    errors: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def text(self, selector: str) -> str:
-        return self.page.locator(selector).inner_text()
-
-    def texts(self, selector: str) -> list[str]:
-        return self.page.locator(selector).all_text_contents()
-
-    @property
-    def hash(self) -> str:
-        """The position as a link, without the wait after which it is written into the address."""
-        return self.page.evaluate("session.toHash()")
-
-
-Open = Callable[..., Visit]
 
 
 @pytest.fixture

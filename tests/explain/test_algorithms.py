@@ -9,6 +9,7 @@ import pytest
 
 import scannable as sc
 from scannable.experiments import scan_cost
+from scannable.explain import PAGE
 from scannable.scan import reference
 from scannable.spd import CountedAgg
 
@@ -45,8 +46,6 @@ EVERYTHING = """lengths => JSON.stringify(lengths.map((n) => {
 
 @pytest.fixture(scope="module")
 def computed(browser: Any) -> list[dict[str, Any]]:
-    from scannable.explain import PAGE
-
     page = browser.new_page()
     page.goto(PAGE.as_uri())
     found = json.loads(page.evaluate(EVERYTHING, list(LENGTHS)))
@@ -83,13 +82,17 @@ def test_the_counter_holds_and_emits_what_binary_counter_does_after_every_elemen
         assert one["onlineCalls"] == calls
 
 
+def translated(bracketing: str, names: list[str]) -> str:
+    return re.sub(r"x(\d+)", lambda found: names[int(found[1])], bracketing)
+
+
 def test_the_tree_gives_the_prefixes_of_scan(computed: list[dict[str, Any]]) -> None:
     brackets = Brackets()
     for one in computed:
         n, names = one["n"], one["names"]
         after = sc.scan(brackets, brackets.letters(n), identity=brackets.identity, inclusive=True).tolist()
-        written = [re.sub(r"x(\d+)", lambda found: names[int(found[1])], brackets.string(number)) for number in after]
-        assert one["static"] == ["ε", *written] == one["online"]
+        assert [translated(bracketing, names) for bracketing in map(brackets.string, after)] == one["static"][1:]
+        assert one["static"] == one["online"] and one["static"][0] == "ε"
 
 
 def test_tree_and_counter_make_the_same_calls(computed: list[dict[str, Any]]) -> None:
@@ -102,12 +105,13 @@ def test_the_counts_are_those_of_the_library(computed: list[dict[str, Any]]) -> 
     costs = {(cost.way, cost.n): cost for cost in scan_cost.measure(LENGTHS)}
     for one in computed:
         n = one["n"]
-        static, counter, printed = (
-            costs[way, n] for way in (scan_cost.STATIC, scan_cost.COUNTER, scan_cost.REFOLDING)
-        )
+        static, counter, printed = (costs[way, n] for way in (scan_cost.STATIC, scan_cost.COUNTER, scan_cost.REFOLDING))
         assert one["treeCosts"] == {"calls": static.evaluations, "batches": static.calls, "held": static.held}
         assert (one["costs"]["calls"], one["costs"]["most"]) == (counter.evaluations, counter.held)
-        assert (one["costs"]["printed"]["calls"], one["costs"]["printed"]["most"]) == (printed.evaluations, printed.held)
+        assert (one["costs"]["printed"]["calls"], one["costs"]["printed"]["most"]) == (
+            printed.evaluations,
+            printed.held,
+        )
         for t in range(1, n + 1):
             held = 2 * t.bit_count() - 1, t.bit_count()
             assert (one["along"][t]["held"], one["along"][t]["printed"]["held"]) == held
@@ -126,8 +130,6 @@ def test_a_loop_has_other_brackets_from_four_elements_on(computed: list[dict[str
 
 
 def test_numbers_and_words_are_aggregated_as_they_say(browser: Any) -> None:
-    from scannable.explain import PAGE
-
     page = browser.new_page()
     page.goto(PAGE.as_uri())
     found = page.evaluate(

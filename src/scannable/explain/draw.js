@@ -40,7 +40,7 @@ class Geometry {
 
 /** Text in a bar: whole if it can be read at all, else its first and last element, else nothing. */
 function label(value, operator, x, y, width) {
-  const names = elementsOf(value), short = [{ text: `${names[0]}…${names.at(-1)}` }];
+  const short = [{ text: shortened(value) }];
   const whole = written(value, operator), size = fontSize(whole, width);
   if (size >= LEAST_SIZE) return line(whole, x + width / 2, y, size);
   return line(fontSize(short, width) > 11 ? short : [], x + width / 2, y, 11);

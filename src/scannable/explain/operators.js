@@ -68,16 +68,28 @@ function joinedLevel(older, newer) {
 }
 
 /** The value as pieces of text, each with the value whose name or bracket it is. */
-function pieces(value) {
-  if (value.older === undefined) return [{ text: value.name, value }];
-  return [{ text: "(", value }, ...pieces(value.older), ...pieces(value.newer), { text: ")", value }];
+function pieces(value, found = []) {
+  if (value.older === undefined) {
+    found.push({ text: value.name, value });
+  } else {
+    found.push({ text: "(", value });
+    pieces(value.older, found);
+    pieces(value.newer, found);
+    found.push({ text: ")", value });
+  }
+  return found;
 }
 
-/** The names of the elements that it covers. */
-function elementsOf(value) {
-  return pieces(value).filter((piece) => piece.value.older === undefined).map((piece) => piece.text);
-}
-
+/** The whole text; kept, since every step compares some. */
 function bracketsOf(value) {
-  return pieces(value).map((piece) => piece.text).join("");
+  value.brackets ??= value.older === undefined ? value.name : `(${bracketsOf(value.older)}${bracketsOf(value.newer)})`;
+  return value.brackets;
+}
+
+/** First and last element, for a value too long to be written out: a…p. */
+function shortened(value) {
+  let first = value, last = value;
+  while (first.older) first = first.older;
+  while (last.newer) last = last.newer;
+  return `${first.name}…${last.name}`;
 }

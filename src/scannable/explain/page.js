@@ -36,7 +36,7 @@ function valueText(value, { brief = false, both = false } = {}) {
   const span = html("span", { class: "text" });
   const long = brief && value.to - value.from > WHOLE;
   if (long) {
-    span.append(`${elementsOf(value)[0]}…${elementsOf(value).at(-1)}`, html("small", { text: ` ${value.to - value.from} elements` }));
+    span.append(shortened(value), html("small", { text: ` ${value.to - value.from} elements` }));
   } else if (session.op === "brackets" || both || value === session.e) {
     span.append(...bracketSpans(value));
   }
@@ -356,13 +356,11 @@ function move(what, who) {
 }
 
 function togglePlay(who) {
-  const names = namesOf(who), on = names.some((name) => playing.has(name));
+  const names = namesOf(who), on = names.some((name) => playing.has(name)), again = names.every(finished);
   for (const name of names) {
+    if (again) MOVES.start[name]();
     if (on) playing.delete(name);
-    else {
-      if (names.every(finished)) MOVES.start[name]();
-      playing.add(name);
-    }
+    else if (again || !finished(name)) playing.add(name);
   }
   schedule();
   step();
