@@ -145,3 +145,47 @@ def test_numbers_and_words_are_aggregated_as_they_say(browser: Any) -> None:
     assert found["numbers"] == ["ε", *expected]
     names = [chr(97 + i % 26) + ("₀₁₂₃"[i // 26] if i >= 26 else "") for i in range(100)]
     assert found["words"] == ["ε", *("".join(names[: t + 1]) for t in range(100))]
+
+
+WALK = """steps => {
+  let seed = 12345;
+  const draw = (below) => { seed = (seed * 1103515245 + 12345) % 2147483648; return Math.floor((seed / 2147483648) * below); };
+  let session = new Session({ n: 21 });
+  const deeds = {
+    step: () => session.moveCounter(1 + draw(4)), back: () => session.moveCounter(-1 - draw(3)),
+    element: () => session.moveElements(1), rewind: () => session.goTo(draw(session.t + 1)),
+    fork: () => { if (!session.forkRefused()) session.fork(); }, choose: () => { session.active = draw(session.branches.length); },
+    length: () => session.setLength(1 + draw(40)), link: () => { session = Session.fromHash(session.toHash()); },
+    reset: () => { if (draw(4) === 0) session = new Session({ n: session.n }); },
+  };
+  return Array.from({ length: steps }, () => {
+    const deed = Object.keys(deeds)[draw(Object.keys(deeds).length)], before = session.toHash();
+    deeds[deed]();
+    return {
+      deed, before, after: session.toHash(), n: session.n, branches: session.branches.map((_, b) => {
+        const frame = session.frameOf(b), whole = session.films[b].frames[session.films[b].ends[frame.t]];
+        return {
+          elements: session.elements[b].slice(0, frame.t).map((value) => value.name), calls: session.films[b].costs[session.films[b].ends[frame.t]].calls,
+          prefix: bracketsOf(prefixOf(whole)), roots: whole.root.map((value) => value === undefined ? null : bracketsOf(value)),
+        };
+      }),
+    };
+  });
+}"""
+
+
+def test_after_any_walk_every_branch_is_the_counter_of_its_own_elements(browser: Any) -> None:
+    page = browser.new_page()
+    page.goto(PAGE.as_uri())
+    walk = page.evaluate(WALK, 400)
+    page.close()
+    assert {len(here["branches"]) for here in walk} >= {1, 2, 3, 4}
+    assert all(here["before"] == here["after"] for here in walk if here["deed"] == "link")
+    for here in walk:
+        for branch in here["branches"]:
+            agg = CountedAgg(bracket)
+            counter = sc.BinaryCounter(agg, "ε")
+            for element in branch["elements"]:
+                counter.push(element)
+            assert branch["prefix"] == counter.prefix() and branch["calls"] == agg.evaluations, here
+            assert {k: root for k, root in enumerate(branch["roots"]) if root is not None} == counter.roots

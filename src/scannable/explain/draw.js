@@ -206,7 +206,7 @@ class TreePicture {
         ghost: !known,
         fresh: now?.sweep === "down" && now.k === k && j % 2 === 1,
         older: now?.sweep === "down" && now.k === k - 1 && j > 0 && 2 * j + 1 <= session.n >> (k - 1),
-        held: known && k === 0 && j === session.t && session.active === 0,
+        held: known && k === 0 && j === session.t && j <= session.sharedWithTree(),
       });
     }));
   }

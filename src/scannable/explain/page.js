@@ -3,6 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const SPEEDS = [0.5, 1, 2, 4, 10];
+const THEME = "scannable-explain-theme"; // where a choice is stored, beside those of other pages
 const WHOLE = 16; // elements of a value that is written out in a caption
 
 let session = Session.fromHash(location.hash);
@@ -249,18 +250,11 @@ function showBranchPositions() {
   $("rewind-to").max = session.n;
 }
 
-/** How many of the branch's first elements are those of the tree. */
-function sharedWithTree() {
-  let shared = session.n;
-  for (let branch = session.branch; branch.parent !== null; branch = session.branches[branch.parent]) shared = Math.min(shared, branch.at);
-  return shared;
-}
-
 function showWays() {
   const { t } = session, agg = aggOf(session.operator);
   const counter = prefixOf(session.film.frames[session.film.ends[t]]);
   const loop = leftToRight(agg, session.elements[session.active].slice(0, t), session.e);
-  const ours = t > sharedWithTree(), known = session.treeKnows(t) && !ours;
+  const ours = t > session.sharedWithTree(), known = session.treeKnows(t) && !ours;
   const why = ours ? "over the first branch's elements only" : "not there yet: step the tree on";
   const way = (name, note, value, className) => html("div", { class: `way ${className}` },
     html("div", { class: "who" }, html("b", { text: name }), html("small", { text: note })),
@@ -282,7 +276,7 @@ function showWays() {
   for (const row of $("prefixes").rows) {
     const at = Number(row.dataset.t), mine = session.films[session.active].ends[at] <= session.branch.frame;
     row.classList.toggle("now", at === t);
-    row.cells[3].textContent = session.treeKnows(at) && at <= sharedWithTree() ? "✓" : "·";
+    row.cells[3].textContent = session.treeKnows(at) && at <= session.sharedWithTree() ? "✓" : "·";
     row.cells[4].textContent = mine ? "✓" : "·";
   }
 }
@@ -449,13 +443,13 @@ function themeNow() {
 function setTheme(theme, keep) {
   document.documentElement.dataset.theme = theme;
   try {
-    if (keep) localStorage.setItem("theme", theme);
+    if (keep) localStorage.setItem(THEME, theme);
   } catch { /* a private window, or a frame that may not store */ }
 }
 
 function storedTheme() {
   try {
-    return localStorage.getItem("theme");
+    return localStorage.getItem(THEME);
   } catch {
     return null;
   }

@@ -90,6 +90,13 @@ class Session {
     return this.tree.rounds.slice(0, this.round).some(({ sweep, k }) => sweep === "down" && t % 2 ** k === 0);
   }
 
+  /** How many of the branch's first elements are those of the tree. */
+  sharedWithTree() {
+    let shared = this.n;
+    for (let branch = this.branch; branch.parent !== null; branch = this.branches[branch.parent]) shared = Math.min(shared, branch.at);
+    return shared;
+  }
+
   setLength(n) {
     this.n = n;
     this.dropBranches((branch) => branch.at >= n);
