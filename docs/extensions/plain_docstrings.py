@@ -24,6 +24,8 @@ def public_names() -> dict[str, str]:
 
 def inline(text: str) -> str:
     """One line, with nothing in it that reStructuredText would take for markup of its own."""
+    # A letter with a dot would begin a list.
+    text = re.sub(r"^(\s*\w)\.(?=\s|$)", "\\1\0.", text)
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(_code(part[1:-1]) if part[:1] == "`" and len(part) > 1 else _escaped(part) for part in parts)
 
@@ -36,7 +38,7 @@ def _code(name: str) -> str:
 
 def _escaped(text: str) -> str:
     text = re.sub(r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])", "\0\\1\0", text)
-    return re.sub(r"([\\*|_])", r"\\\1", text).replace("\0", "*")
+    return re.sub(r"([\\*|_])", r"\\\1", text).replace("\0.", "\\.").replace("\0", "*")
 
 
 def converted(lines: list[str]) -> list[str]:
@@ -83,7 +85,7 @@ def _is_python(line: str) -> bool:
         compile(line.rstrip(":") if not line.startswith("for") else "pass", "docstring", "exec")
     except SyntaxError:
         return False
-    return "scannable" in line or "sc." in line or "(" in line and "=" in line and line.isascii()
+    return "scannable" in line or "sc." in line or ("(" in line and "=" in line and line.isascii())
 
 
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
