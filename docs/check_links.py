@@ -35,11 +35,9 @@ def broken(root: Path) -> list[str]:
             goal = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
             goal = goal / "index.html" if goal.is_dir() else goal
             name = f"{path.relative_to(root.resolve())}: {target}"
-            if not goal.exists():
+            place = unquote(parts.fragment)
+            if not goal.exists() or (place and goal in pages and place not in pages[goal].places):
                 found.append(name)
-            elif parts.fragment and goal.suffix == ".html":
-                if unquote(parts.fragment) not in pages[goal].places:
-                    found.append(name)
     return found
 
 

@@ -25,6 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "plain_docstrings",
+    "command_help",
     "explain_page",
 ]
 exclude_patterns = ["_build", "extensions", "pictures/*.py", "jupyter_execute"]
