@@ -10,9 +10,9 @@ from typing import Any
 import scannable
 
 GROUPS: dict[str, dict[str, str]] = {
-    "See what it is": {"demo": "demo", "zoo": "zoo"},
+    "See what it is": {"demo": "demo", "zoo": "zoo", "models": "models"},
     "Train": {"recipes": "recipes", "train": "train", "plot": "plot"},
-    "Use a trained run": {"eval": "evaluate", "generate": "generate", "verify": "verify"},
+    "Use a trained model": {"eval": "evaluate", "generate": "generate", "verify": "verify"},
     "Repeat the paper's experiments": {"reproduce": "reproduce"},
     "Set up": {"doctor": "doctor", "completion": "completion"},
 }
@@ -32,7 +32,8 @@ Prefix-scannable sequence models: train in parallel, stream in O(log n) state.
 Examples:
   scannable demo
   scannable train s5 --steps 5000 --out runs/short
-  scannable eval runs/short --lengths 32 64 128"""
+  scannable eval runs/short --lengths 32 64 128
+  scannable eval s5 --lengths 1000000"""
 
 NEEDED = ("tyro", "rich", "tokenizers", "matplotlib")
 
