@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow check bench mutants clean
+.PHONY: setup demo test test-slow test-lowest check docs pictures release bench mutants clean
 
 setup: .venv/.complete
 
@@ -27,6 +27,15 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 
+# The site, in docs/_build/html. Its tutorials are run; a warning or a link that leads nowhere is an error.
+docs: setup
+	$(BIN)/python -m sphinx -E -q -W --keep-going -j 2 -b html -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
+
+# The pictures of the site and the README, from what the scan does.
+pictures: setup
+	$(BIN)/python docs/pictures/draw.py
+
 bench: setup
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/train.py
@@ -40,4 +49,4 @@ mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build

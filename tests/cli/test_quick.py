@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scannable.cli.main import GROUPS
+
 SLOW = {"torch", "matplotlib", "transformers", "tokenizers", "scipy", "sympy"}
 
 ANSWERED: list[tuple[list[str], int, str]] = [
@@ -15,7 +17,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["--version"], 0, "scannable "),
     *(
         ([command, "--help"], 0, f"usage: scannable {command}")
-        for command in ("demo", "explain", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "reproduce")
+        for command in (name for group in GROUPS.values() for name in group)
     ),
     *(
         (["train", recipe, "--help"], 0, f"usage: scannable train {recipe}")
@@ -23,6 +25,9 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     ),
     (["recipes"], 0, "s5-plain"),
     (["explain", "--no-browser"], 0, "index.html"),
+    (["completion", "bash"], 0, "complete -F"),
+    (["completion", "csh"], 2, "invalid choice 'csh'"),
+    (["doctor", "now"], 2, "Unrecognized options: now"),
     (["dmeo"], 2, "there is no command 'dmeo'"),
     (["train", "s55"], 1, "there is no recipe 's55'"),
     (["train", "s5", "--model.widht", "3"], 2, "Unrecognized options: --model.widht"),

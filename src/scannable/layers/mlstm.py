@@ -26,6 +26,11 @@ class MLSTM(HeadedLayer):
     i_t overflows, so C_t and n_t are held times exp(-m_t), where m_t = max(m_(t-1) + log f_t, ĩ_t) is the stabiliser;
     the table's f_t and i_t are then f_t exp(m_(t-1) - m_t) and i_t exp(-m_t), neither above 1. n is one more value of
     the memory. Gates are capped softly at 15 and outputs gated by σ(W x_t), as in xLSTM-7B, which has no convolution.
+
+    >>> layer = sc.zoo.MLSTM(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "mLSTM"
