@@ -19,7 +19,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     ),
     *(
         (["train", recipe, "--help"], 0, f"usage: scannable train {recipe}")
-        for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba")
+        for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid")
     ),
     (["recipes"], 0, "s5-plain"),
     (["dmeo"], 2, "there is no command 'dmeo'"),

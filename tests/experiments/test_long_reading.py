@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scannable.experiments.long_reading import read_in_pieces
+from scannable.experiments.long_reading import keep_reading, kept_reading, read_in_pieces
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.tasks import GroupTask
@@ -101,3 +102,14 @@ def test_a_wrong_number_is_named(name: str, value: int) -> None:
     numbers = {"length": 8, "rows": 1, "piece": 4} | {name: value}
     with pytest.raises(ValueError, match=f"{name}={value}"):
         read_in_pieces(ByHand(), GroupTask("S3"), numbers["length"], numbers["rows"], numbers["piece"])
+
+
+def test_a_reading_is_kept_beside_its_run(tmp_path: Path) -> None:
+    reading = read_in_pieces(ByHand(frozenset({9})), GroupTask("S3"), 20, rows=2, piece=8)
+    assert kept_reading(tmp_path, 20, 2) is None
+    keep_reading(tmp_path, reading)
+    assert kept_reading(tmp_path, 20, 2) == reading
+    assert kept_reading(tmp_path, 20, 1) is None
+    (tmp_path / "reading-20x2.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"reading-20x2\.json cannot be read.*delete it"):
+        kept_reading(tmp_path, 20, 2)

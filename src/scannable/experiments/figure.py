@@ -25,9 +25,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
-def save_rows(rows: Sequence[Any], path: Path) -> Path:
-    """Write dataclass instances as CSV, a column for each field."""
-    names = [field.name for field in dataclasses.fields(rows[0])]
+def save_rows(rows: Sequence[Any], path: Path, kind: type[Any] | None = None) -> Path:
+    """Write dataclass instances as CSV, a column for each field; `kind` is what they are, if there may be none."""
+    names = [field.name for field in dataclasses.fields(rows[0] if kind is None else kind)]
     write_csv(path, names, (dataclasses.astuple(row) for row in rows))
     return path
 

@@ -3,14 +3,17 @@
 Nothing is kept of a piece but the state behind it: the length is bounded by patience alone.
 """
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from scannable.models.protocol import evaluating
+from scannable.storage.files import write_whole
 from scannable.tasks import IGNORED, Task
 from scannable.tasks.sample import Split, check_length
 
@@ -106,3 +109,25 @@ def read_in_pieces(
                 points.append(point)
             begin = end
     return Reading(rows, piece, tuple(points), first_error, time.perf_counter() - began)
+
+
+def keep_reading(folder: Path, reading: Reading) -> None:
+    """Leave it in the folder of a run that has ended: minutes or hours of reading need not be done again."""
+    content = json.dumps(asdict(reading), indent=1).encode() + b"\n"
+    write_whole(folder / _file_name(reading.length, reading.rows), content)
+
+
+def kept_reading(folder: Path, length: int, rows: int) -> Reading | None:
+    """What was left there; None if nothing was."""
+    path = folder / _file_name(length, rows)
+    if not path.is_file():
+        return None
+    try:
+        plain = json.loads(path.read_bytes())
+        return Reading(**{**plain, "points": tuple(Read(**point) for point in plain["points"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
+
+
+def _file_name(length: int, rows: int) -> str:
+    return f"reading-{length}x{rows}.json"

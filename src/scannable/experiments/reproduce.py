@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal
 from scannable.storage.configuration import ConfigurationError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     # A wrong name is told before torch is there, which takes longer to import than all else together.
     from scannable.experiments.laboratory import Laboratory
 
@@ -30,6 +32,25 @@ MODULES: dict[Name, str] = {
     "space": "training_space",
     "corrected": "corrected",
 }
+
+
+PARTS: dict[Name, tuple[str, ...]] = {
+    "s5": ("psm", "opponents", "ablation", "longer", "generators", "seeds", "reading"),
+    "mqar": ("sweep", "first", "seeds"),
+    "wikitext": ("sweep", "modern", "further", "paper", "longer", "seeds", "streams"),
+}
+"""What can be trained by itself, in the order in which all of it is."""
+
+
+def checked_parts(chosen: "Sequence[Name]", parts: "Sequence[str] | None") -> tuple[str, ...] | None:
+    """The parts that are asked for, if these experiments have them."""
+    if parts is None:
+        return None
+    known = tuple(dict.fromkeys(part for name in chosen for part in PARTS.get(name, ())))
+    for part in parts:
+        if part not in known:
+            raise ConfigurationError(f"{', '.join(chosen)} has no part {part!r:.60}{nearest(part, known)}")
+    return tuple(parts)
 
 
 def named(name: str) -> list[Name]:
