@@ -16,10 +16,11 @@ MAY_IMPORT = {
     "storage": {"storage"},
     "layers": {"layers", "scan", "nn"},
     "models": {"models", "layers", "scan", "nn", "storage"},
+    "distributed": {"distributed", "models", "layers", "scan", "nn"},
     # These know what a model can do, and no model.
     "spd": {"spd", "scan", "models.protocol"},
     "tasks": {"tasks", "storage"},
-    "training": {"training", "tasks", "nn", "storage", "models.protocol"},
+    "training": {"training", "tasks", "nn", "storage", "models.protocol", "distributed"},
     "baselines": {
         "baselines",
         "layers",
@@ -32,8 +33,9 @@ MAY_IMPORT = {
     },
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     "hf": {"hf", *CORE},
+    "explain": set(),
     "experiments": CORE | LABORATORY,
-    "cli": CORE | LABORATORY | {"cli", "hf"},
+    "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf"},
     "zoo": {"layers"},
     "__init__": CORE | {"zoo"},
     "__main__": {"cli"},

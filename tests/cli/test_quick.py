@@ -15,13 +15,14 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["--version"], 0, "scannable "),
     *(
         ([command, "--help"], 0, f"usage: scannable {command}")
-        for command in ("demo", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "reproduce")
+        for command in ("demo", "explain", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "reproduce")
     ),
     *(
         (["train", recipe, "--help"], 0, f"usage: scannable train {recipe}")
         for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid")
     ),
     (["recipes"], 0, "s5-plain"),
+    (["explain", "--no-browser"], 0, "index.html"),
     (["dmeo"], 2, "there is no command 'dmeo'"),
     (["train", "s55"], 1, "there is no recipe 's55'"),
     (["train", "s5", "--model.widht", "3"], 2, "Unrecognized options: --model.widht"),

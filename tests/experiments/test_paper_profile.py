@@ -19,8 +19,8 @@ from scannable.experiments.profile import Profile
 from scannable.models.layer_options import AttentionOptions
 from scannable.recipes.state_tracking import helped
 from scannable.storage.model_file import build_model
+from scannable.storage.weights import WithoutValues
 from scannable.tasks.text import TextTask
-from scannable.training.limits import _WithoutValues
 from scannable.training.loop import Run
 from scannable.training.recipe import Recipe
 
@@ -29,7 +29,7 @@ GPT2_TOKENS = 50_257
 
 def parameters(config: Any) -> int:
     """Counted without memory."""
-    with torch.device("meta"), _WithoutValues():
+    with torch.device("meta"), WithoutValues():
         return sum(parameter.numel() for parameter in build_model(config).parameters())
 
 

@@ -153,7 +153,7 @@ class PSMLayer(SequenceLayer):
 
         elements = tree_map(cut, x)
         prefixes = self._scan(elements, dim=0, starts=first)
-        if k and len(place):
+        if k:
             e = tree_map(lambda of, leaf: of[None].to(leaf.dtype), self.identity, elements)
             number = runs(np.zeros_like(chunks), chunks)
             own = np.arange(len(number))

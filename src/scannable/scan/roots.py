@@ -14,6 +14,7 @@ from torch import Tensor
 from scannable.scan.element_type import ElementType, Leaves, sequence
 from scannable.scan.leaves import joined, length, with_time
 from scannable.scan.one_stream import OneStream
+from scannable.scan.state import check_levels
 from scannable.scan.sweep import on_levels, upsweep
 from scannable.scan.tree import flatten, tree_map, unflatten
 
@@ -34,12 +35,7 @@ class Roots(Generic[T]):
     def __post_init__(self) -> None:
         if type(self.position) is not int or self.position < 0 or not isinstance(self.roots, Mapping):
             raise TypeError(f"no roots of a scan: position {self.position!r}, roots {self.roots!r:.40}")
-        levels = {k for k in range(self.position.bit_length()) if self.position >> k & 1}
-        if self.roots.keys() != levels:
-            raise ValueError(
-                f"after {self.position} elements there are roots at the levels {sorted(levels)}, not at "
-                f"{list(self.roots)}"
-            )
+        check_levels(self.position, "roots", self.roots)
 
     @property
     def nbytes(self) -> int:

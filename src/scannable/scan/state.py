@@ -35,6 +35,8 @@ class ScanState(Generic[T]):
     def __post_init__(self) -> None:
         if type(self.position) is not int or self.position < 0 or not isinstance(self.roots, Mapping):
             raise TypeError(f"no state of a scan: position {self.position!r}, roots {self.roots!r:.40}")
+        check_levels(self.position, "roots", self.roots)
+        check_levels(self.position, "folds", self.folds)
 
     def prefix(self, level: int = 0) -> T:
         """The aggregate of all whole blocks of 2^level elements so far; for level 0, of every element."""
@@ -83,6 +85,15 @@ class ScanState(Generic[T]):
         leaves, structure = flatten(self.identity, "the identity", numbers=True)
         moved = [leaf.to(target) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return replace(self.map(lambda leaf: leaf.to(target)), identity=unflatten(structure, moved))
+
+
+def check_levels(position: int, what: str, held: Mapping[int, object]) -> None:
+    """Refuse anything but one for each set bit of the position."""
+    levels = {k for k in range(position.bit_length()) if position >> k & 1}
+    if held.keys() != levels:
+        raise ValueError(
+            f"after {position} elements there are {what} at the levels {sorted(levels)}, not at {list(held)}"
+        )
 
 
 def empty(identity: Any, *, literal: bool = False) -> ScanState[Any]:

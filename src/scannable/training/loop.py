@@ -28,6 +28,7 @@ from scannable.training.evaluation import Score, Text, evaluate
 from scannable.training.gradient import not_finite
 from scannable.training.limits import check_memory
 from scannable.training.logging import Display, Metrics, Sink
+from scannable.training.parallel import Parallel
 from scannable.training.processes import join_processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, pinned
@@ -69,15 +70,18 @@ class Run:
         console: Console | None = None,
         device: str | torch.device = "cpu",
         sinks: Callable[[], list[Sink]] = list,
+        parallel: Parallel | None = None,
     ) -> None:
         self.folder = folder
         self.console = console or Console()
-        self.processes, self.device = join_processes(torch.device(device))
+        self.parallel = parallel or Parallel()
+        self.processes, self.device = join_processes(torch.device(device), self.parallel)
         self.recipe = pinned(recipe, folder)
         self.task: Task = self.recipe.task
         _check_vocabulary(self.recipe)
         check_memory(self.recipe, self.device)
-        self.optimisation = Optimisation(self.recipe, self.processes, self.device)
+        sharded = self.parallel.shard
+        self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
         self.model, self.optimizer = self.optimisation.model, self.optimisation.optimizer
         self.average = self.optimisation.average
         self.progress = Progress()
@@ -225,6 +229,7 @@ class Run:
                 batch_tokens=recipe.batch_tokens,
                 precision=recipe.precision,
                 each=each,
+                sequence=self.processes.sequence,
             )
 
     def _look(self, display: Display) -> None:

@@ -4,9 +4,14 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
+
+from scannable.training.parallel import Parallel
+from scannable.training.sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -15,6 +20,14 @@ class Processes:
 
     rank: int = 0
     count: int = 1
+    sequence: Sequence | None = None
+    """The processes that have the same samples as this one, each another part of them; None if it has whole ones."""
+
+    @property
+    def share(self) -> slice:
+        """Which of a step's samples this process has."""
+        together = 1 if self.sequence is None else self.sequence.count
+        return slice(self.rank // together, None, self.count // together)
 
     @property
     def first(self) -> bool:
@@ -55,17 +68,30 @@ class Processes:
         self.total(0.0)
 
 
-def join_processes(device: torch.device) -> tuple[Processes, torch.device]:
+def join_processes(device: torch.device, parallel: Parallel | None = None) -> tuple[Processes, torch.device]:
     """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda"."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    parallel = parallel or Parallel()
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    # Before any of them waits for another.
+    _, together = parallel.shape(count)
+    if count == 1:
+        if parallel.shard and not distributed.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
         return Processes(), device
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     if not distributed.is_initialized():
         # What is summed in `total` is on the CPU, wherever the model is.
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    return Processes(distributed.get_rank(), distributed.get_world_size()), device
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=timedelta(seconds=parallel.timeout))
+    rank = distributed.get_rank()
+    if together == 1:
+        return Processes(rank, count), device
+    # Neighbours share samples: what they exchange in every layer stays on one machine, if it can.
+    mesh = init_device_mesh(device.type, (count // together, together), mesh_dim_names=("data", "sequence"))
+    return Processes(rank, count, Sequence(rank % together, together, mesh.get_group("sequence"))), device
 
 
 def leave_processes() -> None:

@@ -11,6 +11,7 @@ from scannable.training.checkpoint import Checkpoint
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, recipe_of
+from scannable.training.sharding import like, load_whole
 
 
 def checkpoint_of(
@@ -42,7 +43,7 @@ def restore(
 ) -> Progress:
     """Put what a checkpoint holds into the model, the optimizer and the average; where the run was."""
     try:
-        model.load_state_dict(checkpoint.model)
+        load_whole(model, checkpoint.model)
         if average is not None:
             average.restore(dict(checkpoint.average))
         _restore_optimizer(checkpoint, model, optimizer)
@@ -61,6 +62,13 @@ def _restore_optimizer(checkpoint: Checkpoint, model: nn.Module, optimizer: torc
     for name, value in checkpoint.optimizer.items():
         parameter, key = name.rsplit("/", 1)
         found.setdefault(parameter, {})[key] = value
+    for name, parameter in model.named_parameters():
+        if name in found:
+            # Moments are cut as their parameter is; a count of steps is one number.
+            found[name] = {
+                key: like(parameter, value) if value.shape == parameter.shape and value.ndim else value
+                for key, value in found[name].items()
+            }
     unknown = found.keys() - set(names.values())
     if unknown:
         raise KeyError(f"the optimizer has moments of {sorted(unknown)[0]!r}, which the model has not")

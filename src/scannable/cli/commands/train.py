@@ -1,7 +1,7 @@
 """`scannable train`."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic
 
@@ -12,6 +12,7 @@ from scannable.cli.go_on import command_to_go_on
 from scannable.cli.layer_argument import REGISTRY
 from scannable.recipes import about, recipe_named
 from scannable.storage.configuration import to_plain
+from scannable.training.parallel import Parallel
 from scannable.training.recipe import M, Recipe, T
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ Examples:
   scannable train s5
   scannable train s5 --model.width 64 --steps 5000 --out runs/narrow
   scannable train s5 --model.width 64 --steps 5000 --out runs/narrow --resume
-  torchrun --nproc-per-node 4 -m scannable train s5"""
+  torchrun --nproc-per-node 4 -m scannable train s5
+  torchrun --nproc-per-node 4 -m scannable train s5 --parallel.sequence 2 --parallel.shard"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Train(Generic[M, T]):
     """Log to Weights & Biases too."""
     device: str = "cpu"
     """Such as cuda."""
+    parallel: Parallel = field(default_factory=Parallel)
 
 
 def train(arguments: list[str]) -> None:
@@ -89,7 +92,8 @@ def work(name: str, settings: Train[Any, Any], rest: list[str]) -> None:
         chosen: list[Sink] = [TensorBoardSink(folder / "tensorboard")] if settings.tensorboard else []
         return [*chosen, WandbSink(folder, to_plain(recipe))] if settings.wandb else chosen
 
-    run = Run(recipe, folder, console=console, device=usable_device(settings.device), sinks=sinks)
+    device = usable_device(settings.device)
+    run = Run(recipe, folder, console=console, device=device, sinks=sinks, parallel=settings.parallel)
     check_samples(recipe)
     try:
         result = run.train(resume=settings.resume, force=settings.force)
