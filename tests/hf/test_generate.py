@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from small_hf import CONFIGS, ROWS, left_padded, prompt, small
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 import scannable as sc
 from scannable.hf import ScannableCache, ScannableConfig, ScannableForCausalLM
+
+from small_hf import CONFIGS, ROWS, left_padded, prompt, small
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 9, "do_sample": False}
 KEEP: dict[str, Any] = {"return_dict_in_generate": True, "output_logits": True}

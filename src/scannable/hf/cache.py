@@ -144,9 +144,9 @@ class ScannableCache:
         rows, columns = tokens.shape
         if self.batch_size not in (None, rows):
             raise ValueError(
-                f"this cache holds {self.batch_size} rows, the input has {rows}; a cache belongs to its batch. For beams "
-                "or several sequences for each prompt, call cache.batch_repeat_interleave(n) first; for another batch, "
-                "take a new cache"
+                f"this cache holds {self.batch_size} rows, the input has {rows}; a cache belongs to its batch. For "
+                "beams or several sequences for each prompt, call cache.batch_repeat_interleave(n) first; for another "
+                "batch, take a new cache"
             )
         if self.state is None:
             self.state = network.initial_state(rows)

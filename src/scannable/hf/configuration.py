@@ -75,8 +75,8 @@ def derived(typed: Any) -> dict[str, Any]:
         found["hidden_size"] = typed.width
     if hasattr(typed, "heads"):
         found["num_attention_heads"] = typed.heads
-    if hasattr(typed, "layers"):
-        found["num_hidden_layers"] = len(typed.layers)
+    if isinstance(layers := getattr(typed, "layers", None), tuple):
+        found["num_hidden_layers"] = len(layers)
     elif hasattr(typed, "inf_layers"):
         found["num_hidden_layers"] = typed.agg_layers + typed.inf_layers
     if isinstance(learned := getattr(typed, "positions", None), int) and learned:
