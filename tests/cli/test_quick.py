@@ -15,7 +15,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["--version"], 0, "scannable "),
     *(
         ([command, "--help"], 0, f"usage: scannable {command}")
-        for command in ("demo", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "reproduce")
+        for command in ("demo", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "hf", "reproduce")
     ),
     *(
         (["train", recipe, "--help"], 0, f"usage: scannable train {recipe}")
@@ -37,6 +37,9 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["generate", "nowhere"], 1, "there is no folder nowhere"),
     (["generate", "nowhere", "--tokens", "-1"], 1, "tokens=-1 must be 0 or above"),
     (["verify", "nowhere"], 1, "there is no folder nowhere"),
+    (["hf", "export", "nowhere", "out"], 1, "there is no folder nowhere"),
+    (["hf", "import", "nowhere", "out"], 1, "there is no folder nowhere"),
+    (["hf", "exprot", "nowhere", "out"], 2, "invalid choice 'exprot'"),
     (["plot", "nowhere"], 1, "there is no folder nowhere"),
     (["plot"], 1, "no run to draw"),
     (["zoo", "--width", "0"], 1, "width=0 must be above 0"),

@@ -12,7 +12,7 @@ import scannable
 GROUPS: dict[str, dict[str, str]] = {
     "See what it is": {"demo": "demo", "zoo": "zoo"},
     "Train": {"recipes": "recipes", "train": "train", "plot": "plot"},
-    "Use a trained run": {"eval": "evaluate", "generate": "generate", "verify": "verify"},
+    "Use a trained run": {"eval": "evaluate", "generate": "generate", "verify": "verify", "hf": "hf"},
     "Repeat the paper's experiments": {"reproduce": "reproduce"},
 }
 """The commands, and the functions that do them, each in a module of its name."""
