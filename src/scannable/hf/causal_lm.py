@@ -2,6 +2,7 @@
 
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -90,7 +91,8 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
 
         Args:
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds: as for `ScannableModel`.
-            labels: (b, n), the tokens themselves; they are shifted here, and -100 does not count.
+            labels: (b, n), the tokens themselves; they are shifted here. -100 does not count, and neither does the
+                first token behind padding, which nothing predicts.
             use_cache: return a `ScannableCache`; by default if there are neither gradients nor labels.
             logits_to_keep: logits of the last so many columns only, or of these columns; 0 for all.
             return_dict: False for a tuple.
@@ -112,6 +114,7 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
         logits = self.lm_head(hidden[:, kept])
         loss = None
         if labels is not None:
+            labels = _with_a_context(labels, attention_mask)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=inside.past_key_values)
         return output.to_tuple() if return_dict is False else output
@@ -151,3 +154,10 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
     def generate_batch(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused."""
         raise NotImplementedError(NO_PAGES)
+
+
+def _with_a_context(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Labels without those that a column of padding would have to predict."""
+    if mask is None or mask.shape != labels.shape:
+        return labels
+    return torch.cat((labels[:, :1], labels[:, 1:].masked_fill(mask[:, :-1] == 0, -100)), 1)

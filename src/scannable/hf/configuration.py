@@ -1,6 +1,6 @@
 """The configuration of a model here, inside one of `transformers`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -30,7 +30,8 @@ class ScannableConfig(PretrainedConfig):
     """
 
     model_type = "scannable"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    # A list, since Trainer adds lists to it.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     def __init__(self, network: Any = None, use_cache: bool = True, **kwargs: Any) -> None:
         self.network: dict[str, Any] | None = None
