@@ -32,7 +32,7 @@ from scannable.training.parallel import Parallel
 from scannable.training.processes import join_processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, pinned
-from scannable.training.resume import agree, checkpoint_of, going_on, restore
+from scannable.training.resume import agree, checkpoint_of, going_on, restore, share_of
 from scannable.training.run_folder import (
     TrainingError,
     differences,
@@ -42,6 +42,7 @@ from scannable.training.run_folder import (
     only_process_in,
     write_config,
 )
+from scannable.training.saver import saver_for
 from scannable.training.signals import signals
 from scannable.training.step import NotFiniteError, Optimisation
 
@@ -84,6 +85,7 @@ class Run:
         self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
         self.model, self.optimizer = self.optimisation.model, self.optimisation.optimizer
         self.average = self.optimisation.average
+        self._saver = saver_for(self.checkpoints, self.processes.first, self.parallel.timeout) if sharded else None
         self.progress = Progress()
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
@@ -163,6 +165,7 @@ class Run:
             if progress.ended or number or progress.step % recipe.checkpoint_every == 0 or progress.best is not best:
                 self._save()
             if number and not progress.ended:
+                self._until_saved()
                 raise self._interrupted(number)
 
     def _length(self) -> int:
@@ -181,6 +184,7 @@ class Run:
 
     def _diverged(self, error: NotFiniteError, length: int) -> DivergedError:
         """What to say of a loss that is not finite; checkpoints that would come to one at once are removed."""
+        self._until_saved()
         step, bad, failed = self.progress.step, not_finite(self.model), self.progress.samples
 
         def loss_from(checkpoint: Checkpoint) -> float:
@@ -189,7 +193,7 @@ class Run:
             plain_loss = self.optimisation.plain_loss
             return plain_loss(failed, length) + plain_loss(before.samples, next_length)
 
-        good = newest_good(self.checkpoints, loss_from)
+        good = newest_good(self.checkpoints, loss_from, share_of(self.model))
         self.processes.wait()
         if good is not None and self.processes.first:
             remove_after(self.checkpoints, good)
@@ -240,6 +244,7 @@ class Run:
             score = self.score(length, display=display)
         except Interrupted:
             self._save()  # it is still due
+            self._until_saved()
             raise
         progress.look_due = False
         self._record(kind="evaluation", length=length, loss=score.loss, error=score.error)
@@ -270,6 +275,7 @@ class Run:
 
     def _finish(self, display: Display) -> dict[str, Any]:
         """Test, unless that was done, and write the result."""
+        self._until_saved()
         recipe, progress = self.recipe, self.progress
         found = load_result(self.folder)
         if found is not None and found.get("steps") == progress.step:
@@ -278,9 +284,8 @@ class Run:
         step, best = progress.step, progress.best
         if recipe.evaluation.weights == "best" and best is not None and best.step != step:
             step = best.step
-            restore(
-                checkpoints.read(checkpoints.path_of(self.checkpoints, step)), self.model, self.optimizer, self.average
-            )
+            found = checkpoints.read(checkpoints.path_of(self.checkpoints, step), share_of(self.model))
+            restore(found, self.model, self.optimizer, self.average)
         average = ", averaged" if recipe.ema else ""
         display.say(f"testing the weights of step {step} ({recipe.evaluation.weights}{average})")
         scores = list[Score]()
@@ -318,17 +323,32 @@ class Run:
 
     def _save(self) -> None:
         if self.processes.first:
-            recipe, progress = self.recipe, self.progress
             # A checkpoint that outlives a power cut needs the metrics that it counts.
             self.metrics.flush()
-            size = self.metrics.size
-            checkpoints.write(
-                self.checkpoints, checkpoint_of(recipe, progress, self.model, self.optimizer, self.average, size)
-            )
-            milestones = range(0, progress.step, recipe.keep_every) if recipe.keep_every else ()
-            best = [progress.best.step] if progress.best else []
-            checkpoints.prune(self.checkpoints, recipe.keep, {*best, *milestones}, newest=progress.step)
+        if self._saver is not None:
+            # Every process has a share; it is written while training goes on.
+            self._saver.save(self._checkpoint(), self._pruning())
+            return
+        if self.processes.first:
+            checkpoints.write(self.checkpoints, self._checkpoint())
+            self._pruning()()
         self.processes.wait()
+
+    def _checkpoint(self) -> Checkpoint:
+        size = self.metrics.size if self.processes.first else 0
+        return checkpoint_of(self.recipe, self.progress, self.model, self.optimizer, self.average, size)
+
+    def _pruning(self) -> Callable[[], None]:
+        """Delete what need not be kept once the checkpoint of this step is there."""
+        recipe, step, best = self.recipe, self.progress.step, self.progress.best
+        also = {*([best.step] if best else []), *(range(0, step, recipe.keep_every) if recipe.keep_every else ())}
+        return lambda: checkpoints.prune(self.checkpoints, recipe.keep, also, newest=step)
+
+    def _until_saved(self) -> None:
+        """Nothing is being written any more."""
+        if self._saver is not None:
+            self._saver.wait()
+            self.processes.wait()
 
     def _prepare(self, resume: bool, force: bool) -> None:
         """Make the folder this run's own, or go on from what it holds."""
@@ -344,7 +364,8 @@ class Run:
             for path in self.folder.glob(".*.json.*"):  # what `write_whole` was killed in
                 path.unlink()
         self.processes.wait()
-        checkpoint = newest_checkpoint(self.folder, lambda text: self._say(f"skipped: {text}"))
+        keep = share_of(self.model)
+        checkpoint = newest_checkpoint(self.folder, lambda text: self._say(f"skipped: {text}"), keep)
         if checkpoint is None:
             changed = [] if force else self._differences_to_config()
             if changed:
