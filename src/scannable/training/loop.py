@@ -33,6 +33,7 @@ from scannable.training.processes import join_processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, pinned
 from scannable.training.resume import agree, checkpoint_of, going_on, restore, share_of
+from scannable.training.roll_call import RollCall
 from scannable.training.run_folder import (
     TrainingError,
     differences,
@@ -90,6 +91,7 @@ class Run:
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
         self._sinks, self._make_sinks = list[Sink](), sinks
+        self._where = RollCall(self.processes.rank, 1)
         self.asked_to_stop: int = 0
         """The number of the signal that asked for it."""
 
@@ -106,26 +108,38 @@ class Run:
         Raises:
             Interrupted: after SIGTERM, SIGUSR1 or a first SIGINT; a checkpoint has been written.
             DivergedError: a loss or gradient is not finite.
+            LostRankError: another process is gone or hangs.
             TrainingError: the folder does not fit.
         """
         alone = only_process_in(self.folder) if self.processes.first else contextlib.nullcontext()
-        with alone, signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self._prepare(resume, force)
-            self._sinks = self._make_sinks() if self.processes.first else []
-            console = self.console if self.processes.first else Console(quiet=True)
-            display = Display(console, self.recipe.steps, self.progress.step)
+        roll_call = RollCall(self.processes.rank, self.processes.count)
+        with alone, signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), roll_call:
+            self._where = roll_call
             try:
-                if self.progress.ended:
-                    display.say(
-                        f"{self.folder} has finished at step {self.progress.step}; a greater --steps goes on from there"
-                    )
-                else:
-                    self._train(display)
-                return self._finish(display)
-            finally:
-                display.close()
-                for sink in self._sinks:
-                    sink.close()
+                return self._run(resume, force)
+            except Exception as error:
+                explained = roll_call.explained(error)
+                if explained is error:
+                    raise
+                raise explained from error
+
+    def _run(self, resume: bool, force: bool) -> dict[str, Any]:
+        self._prepare(resume, force)
+        self._sinks = self._make_sinks() if self.processes.first else []
+        console = self.console if self.processes.first else Console(quiet=True)
+        display = Display(console, self.recipe.steps, self.progress.step)
+        try:
+            if self.progress.ended:
+                display.say(
+                    f"{self.folder} has finished at step {self.progress.step}; a greater --steps goes on from there"
+                )
+            else:
+                self._train(display)
+            return self._finish(display)
+        finally:
+            display.close()
+            for sink in self._sinks:
+                sink.close()
 
     @property
     def checkpoints(self) -> Path:
@@ -137,6 +151,7 @@ class Run:
         recipe, progress = self.recipe, self.progress
         began, tokens_since = time.monotonic(), 0
         while progress.ended is None:
+            self._where.doing = f"at step {progress.step}"
             if not progress.look_due:
                 length = self._length()
                 loss, norm, tokens = self._one_step(length)
