@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-lowest check docs pictures release bench mutants clean
+.PHONY: setup demo test test-slow test-hf-versions test-lowest check docs pictures release bench mutants clean
 
 setup: .venv/.complete
 
@@ -21,6 +21,21 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# Generation, saving and training under older versions of transformers, each in an environment of its own: the first of
+# the range that pyproject.toml states, and one between. The newest is in .venv.
+HF_VERSIONS := 5.0.0 5.10.4
+test-hf-versions: $(HF_VERSIONS:%=test-hf-%)
+
+test-hf-%: .venv-hf/%/.complete
+	.venv-hf/$*/bin/python -m pytest -m 'not slow' tests/hf/test_generate.py tests/hf/test_saving.py
+
+.venv-hf/%/.complete: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-hf/$*
+	grep -viE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > .venv-hf/$*/constraints.txt
+	.venv-hf/$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-hf/$*/constraints.txt \
+		--editable '.[train]' accelerate beartype hypothesis pytest pytest-xdist transformers==$*
+	@touch $@
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -42,6 +57,7 @@ bench: setup
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/zoo.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/huggingface.py
 	$(BIN)/python -m benchmarks.faults
 
 # What the tests notice of small changes planted in the source, in less than half an hour on two cores.
@@ -49,4 +65,4 @@ mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build
+	rm -rf .venv .venv-hf .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build
