@@ -87,3 +87,16 @@ def test_half_precision_over_a_mesh_follows_one_process(tmp_path: Path) -> None:
     wanted = run_apart(steps_case, 1, str(tmp_path), Parallel(), recipe, False)[0]
     for rank in run_apart(steps_case, 2, str(tmp_path), Parallel(1, 2, shard=True), recipe, False):
         np.testing.assert_allclose(rank["losses"], wanted["losses"], rtol=3e-2)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ((Parallel(1, 2), recipe_of(steps=7)), "rank 1 has Parallel(data=1, sequence=2, shard=False, timeout=600.0)"),
+        ((Parallel(2, 1), recipe_of()), "ranks 0 and 1 of 2 do not fit together"),
+        ((Parallel(2, 3), recipe_of()), "data=2 x sequence=3 takes 6 processes"),
+    ],
+)
+def test_processes_that_were_told_different_things_all_say_so(other: Any, words: str, tmp_path: Path) -> None:
+    for error in run_apart(refused_case, 2, str(tmp_path), Parallel(1, 2), recipe_of(), other):
+        assert words in error, error

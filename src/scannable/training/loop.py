@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
+from scannable.storage.checked_folder import sum_of
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.files import write_whole
 from scannable.tasks import Split, Task
@@ -85,7 +86,7 @@ class Run:
         self.folder = folder
         self.console = console or Console()
         self.parallel = parallel or Parallel()
-        self.processes, self.device = join_processes(torch.device(device), self.parallel)
+        self.processes, self.device = join_processes(torch.device(device), self.parallel, _in_words(recipe))
         self.recipe = pinned(recipe, folder)
         self.task: Task = self.recipe.task
         _check_vocabulary(self.recipe)
@@ -451,6 +452,13 @@ class Run:
         where = f"step {self.progress.step} of {self.recipe.steps}"
         what = f"stopped in the test after {where}" if self.progress.ended else f"stopped at {where}"
         return Interrupted(f"{what}; checkpoint saved in {self.folder}", number)
+
+
+def _in_words(recipe: Recipe[Any, Any]) -> str:
+    """A recipe in a few words, which differ where two recipes do: long fields by their sums."""
+    plain = {name: json.dumps(value, sort_keys=True) for name, value in to_plain(recipe).items()}
+    short = {name: text if len(text) < 16 else sum_of(text.encode())["sha256"][:8] for name, text in plain.items()}
+    return "".join(f", {name}={text}" for name, text in short.items())
 
 
 def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:

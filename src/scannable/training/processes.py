@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 
+from scannable.distributed.agreement import agree
 from scannable.training.parallel import Parallel
 from scannable.training.sequence import Sequence
 
@@ -68,13 +69,17 @@ class Processes:
         self.total(0.0)
 
 
-def join_processes(device: torch.device, parallel: Parallel | None = None) -> tuple[Processes, torch.device]:
-    """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda"."""
+def join_processes(
+    device: torch.device, parallel: Parallel | None = None, words: str = ""
+) -> tuple[Processes, torch.device]:
+    """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda".
+
+    `words` are what all of them must say alike: what they are about to do. If they do not, each has the error.
+    """
     parallel = parallel or Parallel()
     count = int(os.environ.get("WORLD_SIZE", "1"))
-    # Before any of them waits for another.
-    _, together = parallel.shape(count)
     if count == 1:
+        parallel.shape(count)
         if parallel.shard and not distributed.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
@@ -87,6 +92,8 @@ def join_processes(device: torch.device, parallel: Parallel | None = None) -> tu
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=timedelta(seconds=parallel.timeout))
     rank = distributed.get_rank()
+    # Before one of them waits in a group that another does not know of.
+    (_, together), _ = agree(lambda: (parallel.shape(count), 0, f"{parallel}{words}"), None, device)
     if together == 1:
         return Processes(rank, count), device
     # Neighbours share samples: what they exchange in every layer stays on one machine, if it can.

@@ -5,6 +5,7 @@ gathered for every call, and processes that have different parts of a sequence c
 wait for each other for ever.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
@@ -33,6 +34,8 @@ def shard(model: nn.Module, device: torch.device, count: int, *, alike: bool) ->
     kinds = {str(parameter.dtype) for parameter in model.parameters()}
     if len(kinds) > 1:
         raise ValueError(f"sharded weights are of one type, these of {', '.join(sorted(kinds))}; leave out shard")
+    # It fears for what is written into outputs that are views; nothing here writes into any.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
     mesh = init_device_mesh(device.type, (count,), mesh_dim_names=("shard",))
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     assert isinstance(model, FSDPModule)
