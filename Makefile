@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow check bench mutants clean
+.PHONY: setup demo test test-slow check bench mutants ship clean
 
 setup: .venv/.complete
 
@@ -38,6 +38,10 @@ bench: setup
 # What the tests notice of small changes planted in the source, in less than half an hour on two cores.
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py
+
+# A finished run becomes a model that comes with the package: make ship RUN=runs/s5 NAME=s5 TITLE='what it is'
+ship: setup
+	$(BIN)/python -m scannable.weights.ship "$(RUN)" "$(NAME)" "$(TITLE)"
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out
