@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-hf-versions test-lowest check docs pictures release bench mutants clean
+.PHONY: setup demo test test-slow test-hf-versions test-lowest check docs pictures release bench mutants ship clean
 
 setup: .venv/.complete
 
@@ -63,6 +63,10 @@ bench: setup
 # What the tests notice of small changes planted in the source, in less than half an hour on two cores.
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py
+
+# A finished run becomes a model that comes with the package: make ship RUN=runs/s5 NAME=s5 TITLE='what it is'
+ship: setup
+	$(BIN)/python -m scannable.weights.ship "$(RUN)" "$(NAME)" "$(TITLE)"
 
 clean:
 	rm -rf .venv .venv-hf .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build

@@ -31,6 +31,8 @@ MAY_IMPORT = {
         "nn",
         "storage",
     },
+    # A shipped model is a run without the run.
+    "weights": {"weights", "storage", "training", "tasks.sample"},
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     # Runs are exported and imported; the models themselves need the core alone.
     "hf": {"hf", "tasks", "training", *CORE},

@@ -101,7 +101,19 @@ def assert_one_line(ended: Ended, expected: str) -> None:
 def test_help_names_the_commands(scannable: Command) -> None:
     ended = scannable("--help")
     assert ended.code == 0
-    for command in ("demo", "explain", "recipes", "train", "eval", "generate", "verify", "plot", "zoo", "reproduce"):
+    for command in (
+        "demo",
+        "explain",
+        "recipes",
+        "train",
+        "eval",
+        "generate",
+        "verify",
+        "plot",
+        "zoo",
+        "models",
+        "reproduce",
+    ):
         assert f"\n  {command} " in ended.said
     assert "--debug     show where an error comes from" in ended.said
     # For a terminal of 80 columns.

@@ -12,6 +12,7 @@ from scannable.experiments.departures import Difference, calls, in_states, in_te
 from scannable.experiments.errata import ERRATA
 from scannable.experiments.figure import powers, save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, Trained
+from scannable.training.run_folder import TrainingError
 
 SWITCHES: dict[str, tuple[str, str, str]] = {
     "causal": (
@@ -61,6 +62,8 @@ def run(lab: Laboratory) -> None:
     """Train what needs training, measure, and leave CSV, figure and page."""
     use = SIZES[lab.profile]
     trained = lab.train(recipes(use, lab.data, lab.tokenizer))
+    if lab.missing:
+        raise TrainingError(f"{', '.join(lab.missing[:3])} and others are not trained; leave --only-finished out")
     lab.console.print(f"{lab.name}: measuring", highlight=False)
     rows = [*values(), *calls(), *seconds(), *in_text(trained, use), *in_states(trained, use)]
     save_rows(rows, lab.results / "corrected.csv")
