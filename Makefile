@@ -19,6 +19,10 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -m 'not slow'
 
+# Every lower bound of pyproject.toml, in an environment of its own.
+test-lowest: setup
+	$(BIN)/python release/lowest.py .lowest
+
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
@@ -36,6 +40,10 @@ docs: setup
 pictures: setup
 	$(BIN)/python docs/pictures/draw.py
 
+# What would be uploaded: built, looked into, installed where nothing else is, and used.
+release: setup
+	$(BIN)/python release/check.py
+
 bench: setup
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/train.py
@@ -49,4 +57,4 @@ mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build dist .lowest
