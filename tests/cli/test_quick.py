@@ -24,6 +24,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
         for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid")
     ),
     (["recipes"], 0, "s5-plain"),
+    (["explain", "--no-browser"], 0, "index.html"),
     (["completion", "bash"], 0, "complete -F"),
     (["completion", "csh"], 2, "invalid choice 'csh'"),
     (["doctor", "now"], 2, "Unrecognized options: now"),
@@ -42,6 +43,9 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["generate", "nowhere"], 1, "there is no folder nowhere"),
     (["generate", "nowhere", "--tokens", "-1"], 1, "tokens=-1 must be 0 or above"),
     (["verify", "nowhere"], 1, "there is no folder nowhere"),
+    (["hf", "export", "nowhere", "out"], 1, "there is no folder nowhere"),
+    (["hf", "import", "nowhere", "out"], 1, "there is no folder nowhere"),
+    (["hf", "exprot", "nowhere", "out"], 2, "invalid choice 'exprot'"),
     (["plot", "nowhere"], 1, "there is no folder nowhere"),
     (["plot"], 1, "no run to draw"),
     (["zoo", "--width", "0"], 1, "width=0 must be above 0"),

@@ -10,9 +10,9 @@ from typing import Any
 import scannable
 
 GROUPS: dict[str, dict[str, str]] = {
-    "See what it is": {"demo": "demo", "zoo": "zoo", "models": "models"},
+    "See what it is": {"demo": "demo", "explain": "explain", "zoo": "zoo", "models": "models"},
     "Train": {"recipes": "recipes", "train": "train", "plot": "plot"},
-    "Use a trained model": {"eval": "evaluate", "generate": "generate", "verify": "verify"},
+    "Use a trained model": {"eval": "evaluate", "generate": "generate", "verify": "verify", "hf": "hf"},
     "Repeat the paper's experiments": {"reproduce": "reproduce"},
     "Set up": {"doctor": "doctor", "completion": "completion"},
 }

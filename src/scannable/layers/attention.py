@@ -86,8 +86,8 @@ class Attention(SequenceLayer):
                 linear.register_parameter("bias", None)
 
     @property
-    def out(self) -> nn.Linear:
-        """The projection that writes to the residual stream."""
+    def out(self) -> Any:
+        """The projection that writes to the residual stream, or what was put around it."""
         return self.attention.out
 
     # In parallel.

@@ -63,7 +63,7 @@ class Mamba2(AffineLayer):
         self.into = projection(width, sum(self.sizes), bias=bias)
         self.convolution = ShortConvolution(mixed, convolution, bias=convolution_bias)
         self.step_size_bias = step_size_bias(heads)
-        self.log_rate = nn.Parameter(torch.arange(1, heads + 1).float().log())
+        self.log_rate = nn.Parameter(torch.arange(1, heads + 1).log())
         self.skip = nn.Parameter(torch.ones(heads))
         undecayed(self, "log_rate", "skip")
         self.norm = nn.RMSNorm(self.inner, eps=eps)

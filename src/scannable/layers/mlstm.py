@@ -44,7 +44,8 @@ class MLSTM(HeadedLayer):
         self.gates = projection(width, 2 * heads, bias=True)
         with torch.no_grad():
             # Inputs are let in cautiously and the past is kept: the authors' start.
-            self.gates.bias.copy_(torch.cat((torch.full((heads,), -10.0), torch.linspace(3.0, 6.0, heads))))
+            self.gates.bias[:heads].fill_(-10.0)
+            self.gates.bias[heads:].copy_(torch.linspace(3.0, 6.0, heads))
             self.gates.weight.mul_(0.1)
         self.out_gate = projection(width, width)
         self.norm = HeadNorm(heads, self.value_size)

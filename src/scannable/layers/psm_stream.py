@@ -64,8 +64,7 @@ def go_on(layer: PSMLayer, x: Any, state: PSMState, counts: Numbers) -> tuple[Te
     else:
         buffers.writable()
     buffers.written = HALF_WRITTEN
-    n = int(counts.max())
-    outputs = _Outputs(len(counts), n)
+    outputs = _Outputs(len(counts), flatten(x)[0][0].shape[1])
     scans = list(state.scans)
 
     if plan.first.any():

@@ -38,7 +38,7 @@ class S4(AffineLayer):
         pairs = state_size // 2
         self.log_step_size = nn.Parameter(torch.empty(width).uniform_(math.log(1e-3), math.log(0.1)))
         self.log_damping = nn.Parameter(torch.full((pairs, width), 0.5).log())
-        self.frequency = nn.Parameter(math.pi * torch.arange(pairs).float()[:, None].repeat(1, width))
+        self.frequency = nn.Parameter(math.pi * torch.arange(pairs)[:, None].repeat(1, width))
         self.weight = nn.Parameter(torch.randn(pairs, width, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(width))
         undecayed(self, "log_step_size", "log_damping", "frequency", "skip")

@@ -26,7 +26,7 @@ class SelectiveStateSpace(nn.Module):
         self.selection = projection(channels, sum(self.sizes))
         self.step_size = projection(step_rank, channels)
         self.step_size_bias = step_size_bias(channels)
-        self.log_rate = nn.Parameter(torch.arange(1, state_size + 1).float().log().repeat(channels, 1))
+        self.log_rate = nn.Parameter(torch.arange(1, state_size + 1).log().repeat(channels, 1))
         self.skip = nn.Parameter(torch.ones(channels))
         undecayed(self, "log_rate", "skip")
 

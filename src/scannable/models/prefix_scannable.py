@@ -36,6 +36,7 @@ class PrefixScannableModel(CausalModel[PSMState]):
     """
 
     state_kind: ClassVar[type] = PSMState
+    embedding_name: ClassVar[str | None] = "enc"
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class PrefixScannableModel(CausalModel[PSMState]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # A module of that name beside the layer's would be another one.
-        if name in ("agg", "inf"):
+        if name in ("agg", "inf", "checkpoint"):
             setattr(self.layer, name, value)
         else:
             super().__setattr__(name, value)
@@ -91,6 +92,11 @@ class PrefixScannableModel(CausalModel[PSMState]):
     def chunk_length(self) -> int:
         """C."""
         return self.layer.chunk_length
+
+    @property
+    def checkpoint(self) -> bool:
+        """Whether activations of Agg are computed anew for backward."""
+        return self.layer.checkpoint
 
     @property
     def vocab_size(self) -> int | None:

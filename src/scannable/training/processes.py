@@ -94,6 +94,13 @@ def join_processes(device: torch.device, parallel: Parallel | None = None) -> tu
     return Processes(rank, count, Sequence(rank % together, together, mesh.get_group("sequence"))), device
 
 
+def restarted() -> bool:
+    """Whether torchrun has started this process once more, because one of the processes had failed (--max-restarts):
+    the run goes on from its last checkpoint then.
+    """
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 def leave_processes() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()

@@ -97,7 +97,7 @@ def whole(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def like(tensor: Tensor, value: Tensor) -> Tensor:
     """A whole value cut as `tensor` is; every process has the value, so that nothing is sent."""
-    if not isinstance(tensor, DTensor):
+    if not isinstance(tensor, DTensor) or isinstance(value, DTensor):
         return value
     # From what is here, not from the first process.
     return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
