@@ -19,6 +19,10 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -m 'not slow'
 
+# Every lower bound of pyproject.toml, in an environment of its own.
+test-lowest: setup
+	$(BIN)/python release/lowest.py .lowest
+
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
@@ -51,6 +55,10 @@ docs: setup
 pictures: setup
 	$(BIN)/python docs/pictures/draw.py
 
+# What would be uploaded: built, looked into, installed where nothing else is, and used.
+release: setup
+	$(BIN)/python release/check.py
+
 bench: setup
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/train.py
@@ -69,4 +77,4 @@ ship: setup
 	$(BIN)/python -m scannable.weights.ship "$(RUN)" "$(NAME)" "$(TITLE)"
 
 clean:
-	rm -rf .venv .venv-hf .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build
+	rm -rf .venv .venv-hf .lowest .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build dist
