@@ -36,7 +36,6 @@ MAY_IMPORT = {
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     # Runs are exported and imported; the models themselves need the core alone.
     "hf": {"hf", "tasks", "training", *CORE},
-    "weights": {"weights", *CORE, "tasks", "training"},
     "explain": set(),
     "experiments": CORE | LABORATORY,
     "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf", "weights"},
