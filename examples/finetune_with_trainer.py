@@ -3,7 +3,7 @@
 python examples/finetune_with_trainer.py [--model FOLDER] [--steps 120]
 
 FOLDER is one that `scannable hf export` or `save_pretrained` wrote; without it a small hybrid of Mamba, a
-prefix-scannable layer and attention starts from nothing. The text are modules of Python's standard library, byte by byte.
+prefix-scannable layer and attention starts from nothing. The text are modules of Python's standard library, in bytes.
 """
 
 import argparse

@@ -100,23 +100,23 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
         """
         if use_cache is None and labels is not None:
             use_cache = False
-        inside = self.model(
+        hidden, *cache = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            return_dict=False,
             **kwargs,
         )
-        hidden = inside.last_hidden_state
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         loss = None
         if labels is not None:
             labels = _with_a_context(labels, attention_mask)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=inside.past_key_values)
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=next(iter(cache), None))
         return output.to_tuple() if return_dict is False else output
 
     # What generate asks for.

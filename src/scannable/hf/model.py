@@ -119,8 +119,9 @@ class ScannableModel(ScannablePreTrainedModel):
             hidden = real.back(self.network.hidden(real.first(tokens), lengths=real.lengths))
         else:
             hidden = self.network.hidden(tokens, starts=starts)
-        output = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cast(Any, cache))
-        return output.to_tuple() if return_dict is False else output
+        if return_dict is False:
+            return (hidden,) if cache is None else (hidden, cache)
+        return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cast(Any, cache))
 
 
 def _checked(tokens: Tensor | None, embedded: Tensor | None, cache: object, others: dict[str, Any]) -> Tensor:
