@@ -217,7 +217,7 @@ def test_a_streamer_hears_every_token() -> None:
 def test_the_cache_of_ten_thousand_tokens_holds_o_of_log_n_bytes() -> None:
     width, c = 8, 32
     config = sc.TransformerPSMConfig(vocab_size=29, width=width, heads=1, chunk_length=c, agg_layers=1, inf_layers=1)
-    model = ScannableForCausalLM(ScannableConfig(config)).eval()
+    model: Any = ScannableForCausalLM(ScannableConfig(config)).eval()
     found = model.generate(prompt(1, 5), max_new_tokens=10_000, do_sample=False, return_dict_in_generate=True)
     cache = found.past_key_values
     assert found.sequences.shape == (1, 10_005) and cache.state.position == 10_004

@@ -125,7 +125,7 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in GROWING:
@@ -147,7 +147,7 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
             cache.activate_past_recording()
 
     @property
-    def init_continuous_batching(self) -> NoReturn:
+    def init_continuous_batching(self) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Not here: with an AttributeError, those who look for continuous batching do not find it."""
         raise AttributeError(NO_PAGES)
 
