@@ -56,6 +56,16 @@ def test_rows_join_leave_and_change_places_and_each_equals_its_row_alone(c: int)
     torch.testing.assert_close(outputs[0], streams[1].next(torch.tensor(5)), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("lengths", [(3, 1), (0, 2), (6, 4)])
+def test_rows_that_are_all_shorter_than_the_batch_leave_its_shape(lengths: tuple[int, int]) -> None:
+    model = tiny(4)
+    tokens = torch.randint(13, (2, 9))
+    outputs, state = model.prefill(tokens, model.initial_state(2), lengths=lengths)
+    assert outputs.shape == model(tokens).shape and state.positions == lengths
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(outputs[row, :length], model(tokens[row, None])[0, :length], rtol=1e-10, atol=1e-10)
+
+
 def test_bytes_are_those_of_the_rows_and_a_batch_can_be_saved(tmp_path) -> None:
     model = tiny(4)
     states = [Alone(model, n).state() for n in (3, 30, 9)]

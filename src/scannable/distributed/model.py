@@ -71,7 +71,7 @@ def _through_blocks(model: LM, tokens: Tensor, split: Split, group: Group) -> Te
     def through(block: LMBlock, x: Tensor) -> Tensor:
         return block.after(x, layer_over_ranks(block.mixer, block.norm(x), split, group))
 
-    again = model.config.checkpoint and model.training and torch.is_grad_enabled()
+    again = model.checkpoint and model.training and torch.is_grad_enabled()
     blocks: Iterable[Any] = model.blocks
     for block in blocks:
         # What is computed once more exchanges once more, on all ranks alike.

@@ -21,6 +21,11 @@ class S4(AffineLayer):
     A is complex with a negative real part, started at -1/2 + iπ n (S4D-Lin); one of each conjugate pair is kept, hence
     2 Re. B is 1, absorbed in C. The table's e^(-α) is e^(Δ A), which does not depend on t here; S6 is the row where it
     does. GELU and a gated linear unit follow, as published. Every channel is its own head.
+
+    >>> layer = sc.zoo.S4(width=16, heads=2, state_size=8)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "S4 (diagonal)"
@@ -33,7 +38,7 @@ class S4(AffineLayer):
         pairs = state_size // 2
         self.log_step_size = nn.Parameter(torch.empty(width).uniform_(math.log(1e-3), math.log(0.1)))
         self.log_damping = nn.Parameter(torch.full((pairs, width), 0.5).log())
-        self.frequency = nn.Parameter(math.pi * torch.arange(pairs).float()[:, None].repeat(1, width))
+        self.frequency = nn.Parameter(math.pi * torch.arange(pairs)[:, None].repeat(1, width))
         self.weight = nn.Parameter(torch.randn(pairs, width, 2) * 0.5**0.5)
         self.skip = nn.Parameter(torch.randn(width))
         undecayed(self, "log_step_size", "log_damping", "frequency", "skip")

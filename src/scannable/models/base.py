@@ -23,6 +23,8 @@ class CausalModel(nn.Module, ABC, Generic[S]):
     state_kind: ClassVar[type]
     head: nn.Module
     """Applied to hidden vectors last, and only where outputs are wanted."""
+    embedding_name: ClassVar[str | None] = None
+    """The attribute that is the table of token vectors, for those who tie or replace it."""
 
     @property
     @abstractmethod

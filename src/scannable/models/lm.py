@@ -95,13 +95,21 @@ class LM(CausalModel[LMState]):
 
     Projections start with variance 1 / fan-in unless `init_std` says otherwise, those that write to the residual stream
     less by the square root of how many there are.
+
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("mamba", "attention")))
+    >>> logits, state = model.prefill(torch.randint(50, (2, 10)), model.initial_state(2))
+    >>> logits, state = model.step(torch.tensor([3, 4]), state)
+    >>> logits.shape, state.positions
+    (torch.Size([2, 50]), (11, 11))
     """
 
     state_kind: ClassVar[type] = LMState
+    embedding_name: ClassVar[str | None] = "embedding"
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
         self.config: LMConfig = config
+        self.checkpoint: bool = config.checkpoint
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.positions: nn.Parameter | None = None
         self.blocks = nn.ModuleList(LMBlock(config, options) for options in config.options())
@@ -178,7 +186,7 @@ class LM(CausalModel[LMState]):
         tokens = checked_tokens(tokens, 2, self.vocab_size)
         places = self._places(tokens, lengths, starts)
         x = self.embedded(tokens, places)
-        again = self.config.checkpoint and self.training and torch.is_grad_enabled()
+        again = self.checkpoint and self.training and torch.is_grad_enabled()
         for block in self._blocks():
             options: dict[str, Any] = {"lengths": lengths, "starts": starts, "mode": mode}
             x = checkpoint(block, x, use_reentrant=False, **options) if again else block(x, **options)
@@ -211,7 +219,7 @@ class LM(CausalModel[LMState]):
 
     def embedded(self, tokens: Tensor, places: Tensor | None) -> Tensor:
         """What the first block gets, for tokens at these places."""
-        x = functional.embedding(tokens, self.embedding.weight)
+        x = self.embedding(tokens)
         if self.positions is not None and places is not None:
             x = x + functional.embedding(places, self.positions)
         return self.dropout(x) if self.training else x

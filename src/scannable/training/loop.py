@@ -64,7 +64,15 @@ class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
 
 
 class Run:
-    """A recipe at work in a folder; `run_folder.py` says what it leaves there."""
+    """A recipe at work in a folder; `run_folder.py` says what it leaves there.
+
+    >>> from dataclasses import replace
+    >>> from scannable.recipes import demo
+    >>> from rich.console import Console
+    >>> from scannable.training.loop import Run
+    >>> Run(replace(demo(), steps=2), folder / "run", console=Console(quiet=True)).train()["steps"]
+    2
+    """
 
     def __init__(
         self,

@@ -94,9 +94,13 @@ def load_trained(folder: Path, *, weights: Weights | None = None, device: str | 
     model.load_state_dict(checkpoint.model)
     if checkpoint.average:
         model.load_state_dict(checkpoint.average, strict=False)
-    if isinstance(recipe.task, PinnedTask):
-        recipe = replace(recipe, task=recipe.task.kept(folder))
-    return TrainedModel(recipe, model.to(device).eval(), checkpoint.step, which)
+    return TrainedModel(with_kept(recipe, folder), model.to(device).eval(), checkpoint.step, which)
+
+
+def with_kept(recipe: Recipe[Any, Any], folder: Path) -> Recipe[Any, Any]:
+    """The recipe, whose task reads what was kept for it in `folder`."""
+    task = recipe.task
+    return replace(recipe, task=task.kept(folder)) if isinstance(task, PinnedTask) else recipe
 
 
 def newest_checkpoint(
