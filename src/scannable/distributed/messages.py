@@ -34,7 +34,14 @@ _listening: list[list[Message]] = []
 
 @contextmanager
 def traffic() -> Iterator[list[Message]]:
-    """The messages that this rank takes part in meanwhile, in order."""
+    """The messages that this rank takes part in meanwhile, in order.
+
+    >>> from scannable import distributed
+    >>> with distributed.traffic() as messages:
+    ...     prefixes = distributed.scan(torch.add, torch.arange(5), identity=torch.tensor(0))
+    >>> messages  # alone there are none
+    []
+    """
     heard: list[Message] = []
     _listening.append(heard)
     try:

@@ -20,7 +20,13 @@ from scannable.nn.loss import sliced_cross_entropy
 
 
 def bounds_for(model: nn.Module, n: int, ranks: int) -> tuple[int, ...]:
-    """Where a sequence of n tokens is cut for `ranks` ranks: between chunks, and as evenly as that allows."""
+    """Where a sequence of n tokens is cut for `ranks` ranks: between chunks, and as evenly as that allows.
+
+    >>> from scannable import distributed
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=10, width=8, heads=2, chunk_length=4))
+    >>> distributed.bounds_for(model, 30, 2)
+    (0, 16, 30)
+    """
     return even_bounds(n, ranks, unit_of(model))
 
 
@@ -33,6 +39,11 @@ def forward(model: nn.Module, tokens: Tensor, *, group: Group = None, split: Spl
         tokens: this rank's part; `bounds_for` says where a sequence may be cut.
         group: the ranks; None for all processes.
         split: who has what, if all ranks have agreed on it; then nothing is checked.
+
+    >>> from scannable import distributed
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=10, width=8, heads=2, chunk_length=4))
+    >>> distributed.forward(model, torch.zeros(1, 30, dtype=torch.int64)).shape
+    torch.Size([1, 30, 10])
     """
     head: Any = model.head
     return head(hidden(model, tokens, group=group, split=split))
@@ -41,7 +52,14 @@ def forward(model: nn.Module, tokens: Tensor, *, group: Group = None, split: Spl
 def loss(
     model: nn.Module, tokens: Tensor, targets: Tensor, *, group: Group = None, split: Split | None = None
 ) -> Tensor:
-    """This rank's share of `model.loss` of the whole sequence: the shares of all ranks add up to it."""
+    """This rank's share of `model.loss` of the whole sequence: the shares of all ranks add up to it.
+
+    >>> from scannable import distributed
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=10, width=8, heads=2, chunk_length=4))
+    >>> tokens = torch.zeros(1, 30, dtype=torch.int64)
+    >>> bool(distributed.loss(model, tokens, tokens).isclose(model.loss(tokens, tokens)))
+    True
+    """
     outputs = hidden(model, tokens, group=group, split=split)
     head: Any = model.head
     total = sliced_cross_entropy(outputs, targets, head, reduction="sum")

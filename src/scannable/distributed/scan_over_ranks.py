@@ -49,6 +49,11 @@ def scan(
         group: the ranks; None for all processes. Without torch.distributed this one is alone.
         split: who has what, from `agreed_split`, for many scans of one sequence. Without it the ranks exchange one
             small message first, and whatever does not fit is an error on all of them.
+
+    >>> from scannable import distributed
+    >>> agg = lambda older, newer: 2 * older + 3 * newer
+    >>> distributed.scan(agg, torch.arange(1, 6), identity=torch.tensor(0))  # alone, where torchrun has not started more
+    tensor([ 0,  1,  8, 25, 70])
     """
     state = empty(identity, literal=literal)
     return _run(agg, state, shard, dim, group, inclusive, checkpoint, split, with_state=False)[0]
@@ -69,6 +74,12 @@ def extend(
 
     `state` is the same on all ranks, and so is the one that is returned. A gradient in the state is this rank's share,
     as for a parameter. Everything else as for `scan`.
+
+    >>> from scannable import distributed
+    >>> agg = lambda older, newer: 2 * older + 3 * newer
+    >>> prefixes, state = distributed.extend(agg, sc.empty(torch.tensor(0)), torch.arange(1, 6))
+    >>> prefixes, state.position
+    (tensor([ 0,  1,  8, 25, 70]), 5)
     """
     prefixes, after = _run(agg, state, shard, dim, group, inclusive, checkpoint, split, with_state=True)
     assert after is not None
@@ -172,6 +183,10 @@ def agreed_split(length: int, group: Group = None, *, bounds: Sequence[int] | No
         length: of this rank's part.
         group: the ranks; None for all processes.
         bounds: what all ranks expect, one more than there are ranks.
+
+    >>> from scannable import distributed
+    >>> distributed.agreed_split(5)
+    Split(bounds=(0, 5), rank=0)
     """
     rank, ranks = here(group)
 

@@ -14,6 +14,11 @@ class Split:
     """A sequence over ranks: rank q has the elements bounds[q] to bounds[q+1] - 1. Parts may be empty.
 
     Every rank must hold the same one: who sends what follows from it, so that no shapes travel.
+
+    >>> from scannable import distributed
+    >>> part = distributed.Split((0, 4, 4, 9), rank=2)
+    >>> part.first, part.stop, part.length
+    (4, 9, 5)
     """
 
     bounds: tuple[int, ...]
@@ -64,6 +69,10 @@ def even_bounds(n: int, ranks: int, unit: int = 1) -> tuple[int, ...]:
 
     Parts are rounded to powers of two of units where that costs no part more than an eighth: such parts are few blocks
     of the tree, and ranks have less to send and to merge.
+
+    >>> from scannable import distributed
+    >>> distributed.even_bounds(1000, 4)
+    (0, 240, 496, 752, 1000)
     """
     if n < 0 or ranks < 1 or unit < 1:
         raise ValueError(
