@@ -52,7 +52,7 @@ def scan(
 
     >>> from scannable import distributed
     >>> agg = lambda older, newer: 2 * older + 3 * newer
-    >>> distributed.scan(agg, torch.arange(1, 6), identity=torch.tensor(0))  # alone, where torchrun has not started more
+    >>> distributed.scan(agg, torch.arange(1, 6), identity=torch.tensor(0))  # alone, without torchrun
     tensor([ 0,  1,  8, 25, 70])
     """
     state = empty(identity, literal=literal)

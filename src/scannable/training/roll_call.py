@@ -195,9 +195,11 @@ def is_exchange(error: BaseException | None) -> bool:
         if isinstance(error, c10d.DistError):
             return True
         # Most come as plain RuntimeErrors; what others raise knows what it says.
-        if type(error) is RuntimeError or type(error).__name__ == "CheckpointException":
-            return any(word in str(error).lower() for word in EXCHANGES)
-        error = error.__cause__
+        plain = type(error) is RuntimeError or type(error).__name__ == "CheckpointException"
+        if plain and any(word in str(error).lower() for word in EXCHANGES):
+            return True
+        # Cleaning up after it may have failed in turn.
+        error = error.__cause__ or error.__context__
     return False
 
 
