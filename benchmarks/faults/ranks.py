@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 from torch.distributed import TCPStore
+from torch.distributed.fsdp import fully_shard
 
 import scannable.training.checkpoint as checkpoints
 from benchmarks.faults.life import Life
@@ -37,6 +38,8 @@ LAYOUTS = (
     Parallel(1, 2, timeout=TIMEOUT),
     Parallel(1, 3, shard=True, timeout=TIMEOUT),
 )
+IMPORTED = fully_shard
+"""By this process, so that no fork has to."""
 WAYS = ("killed", "stopped", "hung")
 MOMENTS = ("anywhere", "anywhere", "saving")
 

@@ -41,7 +41,7 @@ def test_a_process_that_is_silent_is_gone(store: Any) -> None:
 
 
 def test_a_process_that_ended_says_why(store: Any) -> None:
-    with pytest.raises(ZeroDivisionError), RollCall(1, 2, store):
+    with pytest.raises(ZeroDivisionError), RollCall(1, 2, store) as call, call.explaining():
         raise ZeroDivisionError("its own mistake")
     assert "rank 1 of 2 has ended with ZeroDivisionError: its own mistake" in str(explained(store))
 
@@ -72,8 +72,7 @@ def test_a_process_that_lives_and_does_something_else_hangs(store: Any) -> None:
 
 
 def test_when_all_ended_because_of_each_other_the_error_stays(store: Any) -> None:
-    with pytest.raises(RuntimeError, match="Connection closed"), RollCall(1, 2, store):
-        raise CLOSED
+    RollCall(1, 2, store)._leave(CLOSED)
     assert explained(store) is CLOSED
 
 
@@ -119,7 +118,7 @@ def test_torchrun_starts_a_run_anew_which_ends_as_it_would_have(tmp_path: Path) 
         done = subprocess.run(
             [*command, *where], capture_output=True, text=True, env=environment, timeout=300, check=False
         )
-        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.returncode == 0, done.stderr[:2500] + done.stdout[-1500:]
         if what == "killed":
             assert "rank 1 of 2 is gone" in done.stderr
     one, other = tmp_path / "undisturbed", tmp_path / "killed"
