@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     "hf": {"hf", *CORE},
     "explain": set(),
-    "experiments": CORE | LABORATORY,
+    "experiments": CORE | LABORATORY | {"weights"},
     "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf", "weights"},
     "zoo": {"layers"},
     "__init__": CORE | {"zoo"},
