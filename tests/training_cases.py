@@ -59,7 +59,7 @@ def steps_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], double
             progress.step += 1
         score = run.score(13)
         put_away(run.model)
-        tokens = [int(token) for token in sc.generate(run.model, [1, 2, 3], max_new_tokens=5, temperature=0.0)]
+        tokens = [int(token) for token in sc.generate(run.model, [1, 2, 3], max_new_tokens=5, temperature=0.0)]  # pyright: ignore
         logits, _ = run.model.prefill(torch.tensor([[1, 2, 3]]), run.model.initial_state(1))  # pyright: ignore
         loss = float(run.model.loss(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, 1]])).detach())  # pyright: ignore
         put_away(run.model)
@@ -152,7 +152,7 @@ def failing_save_case(folder: str, recipe: Recipe[Any, Any], failing: int) -> st
         def refuse(*_: Any) -> Any:
             raise OSError(28, "No space left on device")
 
-        ShardWriter.write_data = refuse
+        ShardWriter.write_data = refuse  # pyright: ignore
     try:
         run._save()
         run._until_saved()

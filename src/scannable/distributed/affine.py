@@ -66,8 +66,8 @@ def _start(
     with without_autocast(state.device):
         if recurrence is None:
             # Of no positions there is no map, but its kind must be known to read those of the others.
-            one = layer.prepare(x.new_zeros(len(x), 1, x.shape[-1]), layer.empty(len(x)), None).recurrence
-            map_of = whole(one, state)
+            any_one = layer.prepare(x.new_zeros(len(x), 1, x.shape[-1]), layer.empty(len(x)), None).recurrence
+            map_of = whole(any_one, state)
         else:
             map_of = whole(recurrence, state)
         leaves, structure = flatten(map_of)

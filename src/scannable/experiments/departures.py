@@ -165,8 +165,8 @@ def in_s5(length: int = 1024, samples: int = 32) -> Iterator[Difference]:
 
 def as_corrected(model: Any) -> TransformerPSM:
     """The same weights, with every switch back where it should be."""
-    shared = {field.name: getattr(model.config, field.name) for field in fields(TransformerPSMConfig)}
-    right = TransformerPSM(TransformerPSMConfig(**shared | {"agg_causal": False, "literal_identity": False}))
+    shared: dict[str, Any] = {field.name: getattr(model.config, field.name) for field in fields(TransformerPSMConfig)}
+    right = TransformerPSM(TransformerPSMConfig(**{**shared, "agg_causal": False, "literal_identity": False}))
     right.load_state_dict(model.state_dict())
     return right.eval()
 
