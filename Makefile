@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-hf-versions check bench mutants clean
+.PHONY: setup demo test test-slow test-hf-versions test-lowest check docs pictures release bench mutants ship clean
 
 setup: .venv/.complete
 
@@ -18,6 +18,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -m 'not slow'
+
+# Every lower bound of pyproject.toml, in an environment of its own.
+test-lowest: setup
+	$(BIN)/python release/lowest.py .lowest
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
@@ -42,6 +46,19 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 
+# The site, in docs/_build/html. Its tutorials are run; a warning or a link that leads nowhere is an error.
+docs: setup
+	$(BIN)/python -m sphinx -E -q -W --keep-going -j 2 -b html -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
+
+# The pictures of the site and the README, from what the scan does.
+pictures: setup
+	$(BIN)/python docs/pictures/draw.py
+
+# What would be uploaded: built, looked into, installed where nothing else is, and used.
+release: setup
+	$(BIN)/python release/check.py
+
 bench: setup
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/train.py
@@ -55,5 +72,9 @@ bench: setup
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
+# A finished run becomes a model that comes with the package: make ship RUN=runs/s5 NAME=s5 TITLE='what it is'
+ship: setup
+	$(BIN)/python -m scannable.weights.ship "$(RUN)" "$(NAME)" "$(TITLE)"
+
 clean:
-	rm -rf .venv .venv-hf .pytest_cache .ruff_cache .hypothesis demo benchmarks/out
+	rm -rf .venv .venv-hf .lowest .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build dist

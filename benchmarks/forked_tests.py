@@ -7,6 +7,7 @@ project itself: each fork does, from its own copy.
 import ast
 import contextlib
 import importlib
+import math
 import os
 import resource
 import shutil
@@ -16,7 +17,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +25,13 @@ import pytest
 
 MEMORY = 16 * 2**30
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".hypothesis", ".*_cache", "runs", "demo", "dist")
+WAITING = 8
 CANNOT_RUN = (4, 5, 70)
 """Exit codes: pytest was called wrongly, found no tests, or never came to run."""
 
 
 class Tests:
-    """In a fork: runs tests in an order of our own, and notes what each of them takes."""
+    """In a fork: runs tests in an order of our own, and notes the seconds of a core that each of them takes."""
 
     def __init__(self, order: Iterable[str] | None = None) -> None:
         self.rank = None if order is None else {test: i for i, test in enumerate(order)}
@@ -40,11 +42,15 @@ class Tests:
         if rank is not None:
             items[:] = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        before = _core_seconds()
+        result = yield
+        self.seconds[item.nodeid] = _core_seconds() - before
+        return result
 
     def run(self, files: Iterable[str]) -> int:
-        options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        options = ["-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider"]
         # What was imported before pytest began, it cannot rewrite, and need not.
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         # Else which examples are tried differs from one run to the next.
@@ -65,7 +71,7 @@ class Copy:
         # A compiled file is known by the size of its source and the second of its last change: no two are the same.
         os.utime(self.root / file, (10**9 + self.writes, 10**9 + self.writes))
 
-    def fork(self, body: Callable[[], int]) -> int:
+    def fork(self, body: Callable[[], int], patience: float) -> int:
         with warnings.catch_warnings():
             # Later Pythons warn of threads in the parent, which has but one.
             warnings.simplefilter("ignore")
@@ -82,6 +88,9 @@ class Copy:
             os.dup2(log, 2)
             # A change may make a tensor huge, or remove what is not in a test's own folder.
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            if math.isfinite(patience):
+                # Time on a core, not on the clock: a busy machine is not a change that was noticed.
+                resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(patience), resource.RLIM_INFINITY))
             home = self.place / "home"
             shutil.rmtree(home, ignore_errors=True)
             shutil.rmtree(self.root / ".hypothesis", ignore_errors=True)
@@ -105,7 +114,7 @@ class Copy:
 
 @dataclass
 class Job:
-    """Something for a fork to do, within so many seconds."""
+    """Something for a fork to do, within so many seconds of a core, or `WAITING` times as many on the clock."""
 
     body: Callable[[], int]
     patience: float
@@ -125,14 +134,14 @@ def run(jobs: Iterable[Job], copies: list[Copy]) -> None:
                 copy = free.pop()
                 if job.change:
                     copy.write(job.change[0], job.change[1])
-                running[copy.fork(job.body)] = job, copy, time.monotonic()
+                running[copy.fork(job.body, job.patience)] = job, copy, time.monotonic()
             if not running:
                 return
             time.sleep(0.02)
             for pid, (job, copy, began) in list(running.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 took = time.monotonic() - began
-                if not ended and took < job.patience:
+                if not ended and took < WAITING * job.patience:
                     continue
                 _end(pid)
                 if not ended:
@@ -141,10 +150,16 @@ def run(jobs: Iterable[Job], copies: list[Copy]) -> None:
                 free.append(copy)
                 if job.change:
                     copy.write(job.change[0], job.change[2])
-                job.done(os.waitstatus_to_exitcode(status) if ended else None, copy.log(), took)
+                code = os.waitstatus_to_exitcode(status) if ended else None
+                job.done(None if code == -signal.SIGXCPU else code, copy.log(), took)
     finally:
         for pid in running:
             _end(pid)
+
+
+def _core_seconds() -> float:
+    """Of this process and of those that it waited for: the same on a busy machine as on a quiet one."""
+    return sum(os.times()[:4])
 
 
 def _end(pid: int) -> None:

@@ -25,7 +25,8 @@ from planting import Mutant, mutants_of, sample
 GOAL = 0.95
 """The share of changes that must be noticed in every package, of those not explained."""
 BUDGET = 40.0
-"""Seconds of tests that one change is run against, as long as they take without it: the nearest, then the fastest."""
+"""Seconds of a core for the tests that one change is run against, as they take without it: the nearest, then the
+fastest."""
 FURTHER = {"nn": ("models",)}
 """Whose tests come after a package's own."""
 

@@ -1,7 +1,9 @@
 """Shapes in signatures are checked while testing, and torch keeps to one thread so that runs do not fight for cores."""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -27,3 +29,10 @@ def shapes_unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What this machine could not test, a line for each reason."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")

@@ -16,10 +16,11 @@ MAY_IMPORT = {
     "storage": {"storage"},
     "layers": {"layers", "scan", "nn"},
     "models": {"models", "layers", "scan", "nn", "storage"},
+    "distributed": {"distributed", "models", "layers", "scan", "nn"},
     # These know what a model can do, and no model.
     "spd": {"spd", "scan", "models.protocol"},
     "tasks": {"tasks", "storage"},
-    "training": {"training", "tasks", "nn", "storage", "models.protocol"},
+    "training": {"training", "tasks", "nn", "storage", "models.protocol", "distributed"},
     "baselines": {
         "baselines",
         "layers",
@@ -30,11 +31,14 @@ MAY_IMPORT = {
         "nn",
         "storage",
     },
+    # A shipped model is a run without the run.
+    "weights": {"weights", "storage", "training", "tasks.sample"},
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     # Runs are exported and imported; the models themselves need the core alone.
     "hf": {"hf", "tasks", "training", *CORE},
-    "experiments": CORE | LABORATORY,
-    "cli": CORE | LABORATORY | {"cli", "hf"},
+    "explain": set(),
+    "experiments": CORE | LABORATORY | {"weights"},
+    "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf", "weights"},
     "zoo": {"layers"},
     "__init__": CORE | {"zoo"},
     "__main__": {"cli"},

@@ -101,7 +101,19 @@ def assert_one_line(ended: Ended, expected: str) -> None:
 def test_help_names_the_commands(scannable: Command) -> None:
     ended = scannable("--help")
     assert ended.code == 0
-    for command in ("demo", "recipes", "train", "eval", "generate", "verify", "plot", "zoo", "reproduce"):
+    for command in (
+        "demo",
+        "explain",
+        "recipes",
+        "train",
+        "eval",
+        "generate",
+        "verify",
+        "plot",
+        "zoo",
+        "models",
+        "reproduce",
+    ):
         assert f"\n  {command} " in ended.said
     assert "--debug     show where an error comes from" in ended.said
     # For a terminal of 80 columns.
@@ -128,9 +140,10 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list_and_has_an_examp
     [
         ("demo", ["--out PATH", "folder for the report"]),
         ("eval", ["[OPTIONS] RUN", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}", "--device STR"]),
-        ("generate", ["[OPTIONS] RUN", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
+        ("generate", ["[OPTIONS] [RUN]", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
         ("verify", ["RUN", "--length INT", "tokens to check on", "--device STR"]),
         ("plot", ["RUN [RUN ...]", "folders of the runs", "--out PATH"]),
+        ("explain", ["--browser, --no-browser", "not only print its path"]),
         ("zoo", ["--width INT", "--heads INT", "--length INT"]),
     ],
 )  # fmt: skip
@@ -173,7 +186,9 @@ def test_the_help_of_a_recipe_has_every_field_with_its_value_and_meaning(scannab
 def test_recipes_and_rows_are_listed(scannable: Command) -> None:
     ended = scannable("recipes")
     names = [line.split()[0] for line in ended.said.splitlines()]
-    assert ended.code == 0 and names == ["demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba"]
+    assert ended.code == 0 and names == [
+        "demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid"
+    ]  # fmt: skip
     ended = scannable("zoo", "--width", 16, "--heads", 2, "--length", 32)
     assert ended.code == 0 and "One layer of width 16 with 2 heads, after 32 tokens" in ended.said
     assert {"gated_deltanet", "mamba", "lstm"} <= {line.split()[0] for line in ended.said.splitlines() if line}
@@ -318,7 +333,11 @@ def test_runs_are_drawn(tmp_path: Path, trained: Path, scannable: Command) -> No
 
 
 @pytest.mark.parametrize(
-    "tokenizer", [[], ["--task.tokenizer", "bpe", "--task.bpe-size", "260", "--model.vocab-size", "260"]]
+    "tokenizer",
+    [
+        ["--task.tokenizer", "bytes", "--task.bpe-size", "None", "--model.vocab-size", "257"],
+        ["--task.bpe-size", "260", "--model.vocab-size", "260"],
+    ],
 )
 def test_text_is_learned_and_generated(
     tmp_path: Path, scannable: Command, monkeypatch: pytest.MonkeyPatch, tokenizer: list[str]
@@ -326,7 +345,7 @@ def test_text_is_learned_and_generated(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "book.txt").write_text("the cät sat on the mat. " * 400)
     run = tmp_path / "run"
-    task = ["--task.data", tmp_path / "book.txt", "--model.chunk-length", 8, *tokenizer]
+    task = ["--task.data", tmp_path / "book.txt", "--model.chunk-length", 8, "--model.heads", 2, *tokenizer]
     ended = scannable("train", "stdlib", *TINY, *task, "--out", run)
     assert ended.code == 0, ended.error
     assert (tmp_path / "cache" / "scannable").is_dir()

@@ -18,7 +18,7 @@ def model_of(*words: str) -> sc.LMConfig:
 
 
 def test_layers_are_named_one_for_each_block() -> None:
-    assert model_of().layers == ("mamba",) * 7
+    assert model_of().layers == ("mamba",) * 9
     assert model_of("mamba", "gla", "log_linear").layers == ("mamba", "gla", "log_linear")
 
 

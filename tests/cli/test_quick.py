@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scannable.cli.main import GROUPS
+
 SLOW = {"torch", "matplotlib", "transformers", "tokenizers", "scipy", "sympy"}
 
 ANSWERED: list[tuple[list[str], int, str]] = [
@@ -15,13 +17,19 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["--version"], 0, "scannable "),
     *(
         ([command, "--help"], 0, f"usage: scannable {command}")
-        for command in ("demo", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "hf", "reproduce")
+        for command in (name for group in GROUPS.values() for name in group)
     ),
     *(
         (["train", recipe, "--help"], 0, f"usage: scannable train {recipe}")
-        for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba")
+        for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid")
     ),
     (["recipes"], 0, "s5-plain"),
+    (["models", "--help"], 0, "usage: scannable models"),
+    (["models"], 0, "413,056 parameters, 1.7 MB"),
+    (["explain", "--no-browser"], 0, "index.html"),
+    (["completion", "bash"], 0, "complete -F"),
+    (["completion", "csh"], 2, "invalid choice 'csh'"),
+    (["doctor", "now"], 2, "Unrecognized options: now"),
     (["dmeo"], 2, "there is no command 'dmeo'"),
     (["train", "s55"], 1, "there is no recipe 's55'"),
     (["train", "s5", "--model.widht", "3"], 2, "Unrecognized options: --model.widht"),
@@ -31,7 +39,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["train", "stdlib-mamba", "--model.layers", "gla", "mamab"], 2, "layers[1]='mamab' is none of"),
     (["train", "stdlib-mamba", "--model.layers", "mamba:state=3"], 2, "mamba has no option 'state'; did you mean"),
     (["eval"], 2, "RUN"),
-    (["eval", "nowhere"], 1, "there is no folder nowhere"),
+    (["eval", "nowhere"], 1, "such as runs/s5, or a shipped model: s5"),
     (["eval", "nowhere", "--lengths", "-3"], 1, "lengths=-3 must be above 0"),
     (["eval", "nowhere", "--split", "tset"], 2, "invalid choice 'tset'"),
     (["generate", "nowhere"], 1, "there is no folder nowhere"),

@@ -1,17 +1,26 @@
 """Figures say what they show: axes have names, every model is in the legend, and so are the lines to compare with."""
 
 from collections.abc import Sequence
+from math import e
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments import figure as figures
-from scannable.experiments import language_modelling, recall, state_tracking
+from scannable.experiments import (
+    language_page,
+    language_runs,
+    recall_page,
+    recall_runs,
+    state_tracking_page,
+    state_tracking_runs,
+)
 from scannable.experiments.laboratory import Trained
-from scannable.experiments.scores import RunScore, best_rate, error_by_length, run_scores, sweep_table
+from scannable.experiments.language_profiles import SIZES
+from scannable.experiments.scores import RunScore, Spread, best_rate, error_by_length, run_scores, sweep_table
 from scannable.training.recipe import Recipe
 
 
@@ -62,29 +71,41 @@ def upright(axes: Axes) -> list[float]:
     return [float(line.get_xdata()[0]) for line in axes.get_lines() if list(line.get_ydata()) == [0, 1]]  # type: ignore[index]
 
 
+LAPTOP = state_tracking_runs.setting("laptop")
+
+
 def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -> None:
-    rows = [
-        outcome(name, length, 0.01 * i) for name in state_tracking.TITLES for i, length in enumerate((18, 180, 4096))
-    ]
-    rows += [outcome(name, 18, 1.0, part="sweep") for name in state_tracking.TITLES]
-    axes = only_axes(state_tracking.draw(rows))
-    assert legend(axes) == list(state_tracking.TITLES.values())
-    for xs, ys in drawn(axes).values():
+    titles = state_tracking_runs.TITLES
+    rows = [outcome(name, length, 0.01 * i) for name in titles for i, length in enumerate((18, 180, 4096))]
+    rows += [outcome(name, 18, 1.0, part="sweep") for name in titles]
+    left, right = state_tracking_page.draw(rows, LAPTOP).axes
+    assert legend(left) == list(titles.values())
+    for xs, ys in drawn(left).values():
         # In percent, and nothing of the sweep.
         assert (xs, ys) == ([18, 180, 4096], [0, 1, 2])
-    assert upright(axes) == [18, 160]
-    assert {text.get_text() for text in axes.texts} == {"trained to 18", "the paper: low error past 160"}
+    assert upright(left) == [18, 160] and upright(right) == [18]
+    assert {text.get_text() for text in left.texts} == {"trained to 18", "the paper: low error past 160"}
+    assert legend(right) == ["Transformer-PSM, helped", "Transformer-PSM, plain"]
+
+
+def test_aids_and_longer_training_stand_beside_the_helped_model() -> None:
+    rows = [outcome(name, part="ablation") for name in state_tracking_runs.WITHOUT.values()]
+    rows += [outcome("lstm-to-128", error=0.25, part="longer")]
+    left, right = state_tracking_page.draw(rows, LAPTOP).axes
+    assert left.get_legend() is None
+    assert legend(right) == [*state_tracking_page.AIDS.values(), "LSTM, trained to 128"]
+    assert drawn(right)["LSTM, trained to 128"] == ([18], [25])
 
 
 def test_the_band_is_from_the_least_to_the_greatest_of_the_seeds() -> None:
     rows = [
         outcome(name, length, 0.1 * seed, seed=seed)
-        for name in state_tracking.TITLES
+        for name in state_tracking_runs.TITLES
         for length in (8, 18)
         for seed in (1, 2, 6)
     ]
-    axes = only_axes(state_tracking.draw(rows))
-    assert drawn(axes)[state_tracking.TITLES[state_tracking.PSM]][1] == pytest.approx([30, 30])
+    axes = state_tracking_page.draw(rows, LAPTOP).axes[0]
+    assert drawn(axes)["Transformer-PSM, plain"][1] == pytest.approx([30, 30])
     for band in axes.collections:
         heights: Any = band.get_paths()[0].vertices
         assert (heights[:, 1].min(), heights[:, 1].max()) == pytest.approx((10, 60))
@@ -92,54 +113,93 @@ def test_the_band_is_from_the_least_to_the_greatest_of_the_seeds() -> None:
 
 def test_the_defect_is_beside_the_errors() -> None:
     axes = only_axes(
-        state_tracking.draw_defects(
-            [state_tracking.Defect(10, 1.0, 0.5, 0.6, 0.7), state_tracking.Defect(20, 0.5, 0.1, 0.2, 0.3)]
+        state_tracking_page.draw_defects(
+            [state_tracking_page.Defect(10, 1.0, 0.5, 0.6, 0.7), state_tracking_page.Defect(20, 0.5, 0.1, 0.2, 0.3)]
         )
     )
     assert legend(axes) == ["associativity defect of Agg", "error at 18", "error at 64", "error at 180"]
     assert drawn(axes)["error at 64"] == ([10, 20], [0.6, 0.2])
 
 
-def test_associative_recall_has_every_model_at_every_length() -> None:
-    titles = recall.setting("paper").titles
-    rows = [outcome(name, length, length / 1000) for name in titles for length in (128, 256, 512)]
-    axes = only_axes(recall.draw(rows, titles))
-    assert legend(axes) == list(titles.values()) and len(titles) == 6
-    for curve in drawn(axes).values():
+def test_associative_recall_has_every_family_and_the_frontier() -> None:
+    use = recall_runs.setting("laptop")
+    held = {name: 1000 * (i + 1) for i, name in enumerate(use.models)}
+    rows = [
+        outcome(name, length, length / 1000, seed=seed)
+        for name in held
+        for length in (128, 256, 512)
+        for seed in (0, 1)
+    ]
+    left, right = recall_page.draw(rows, use, held).axes
+    assert set(legend(left)) == {family.title for family in use.families.values()} | {"frontier of the recurrent rows"}
+    assert "256" in left.get_xlabel() and len(legend(right)) == 8
+    for curve in drawn(right).values():
         assert curve == ([128, 256, 512], pytest.approx([12.8, 25.6, 51.2]))
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["128", "256", "512"]
-    again = [outcome("full", length, 0.5, seed=1) for length in (128, 256, 512)]
-    axes = only_axes(recall.draw([*rows, *again], titles))
-    assert legend(axes) == list(titles.values())
-    assert [list(cast(Any, line.get_ydata())) for line in axes.lines].count([50.0] * 3) == 1 and len(axes.lines) == 7
+    assert [label.get_text() for label in right.get_xticklabels()] == ["128", "256", "512"]
+    # Of what is there.
+    left, right = recall_page.draw(rows[:6], use, held).axes
+    assert legend(left) == ["Transformer-PSM, projecting Agg"] and legend(right) == ["c = 4, projecting Agg"]
 
 
-def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_gpt2_and_mamba() -> None:
-    use = language_modelling.SIZES["paper"]
-    losses = {language_modelling.psm_name(c): 3 + 1 / c for c in use.chunks} | {
-        "gpt2": 3.1,
-        "mamba": 3.2,
-        language_modelling.PSM_LONGER: 2.9,
-    }
-    rows = [outcome(name, 512, loss=loss) for name, loss in losses.items()]
+def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:
+    return recall_page.Place("family", name, "recurrent", nbytes, Spread.of([accuracy]))
+
+
+def test_a_frontier_has_what_none_beats_with_as_few_bytes() -> None:
+    points = [
+        place("d", 400, 0.8),
+        place("a", 100, 0.5),
+        place("c", 300, 0.4),
+        place("b", 200, 0.7),
+        place("e", 400, 0.6),
+    ]
+    line = recall_page.frontier(points)
+    assert [point.model for point in line] == ["a", "b", "d"]
+    # Above it, on it, smaller than all of it, and below.
+    assert recall_page.below(place("x", 250, 0.9), line) is None
+    assert recall_page.below(place("x", 200, 0.7), line) is None
+    assert recall_page.below(place("x", 99, 0.0), line) is None
+    assert recall_page.below(place("x", 350, 0.6), line) == line[1]
+
+
+def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_what_has_none() -> None:
+    use, known = SIZES["laptop"], language_runs.models("laptop", 1024)
+    titles = {name: model.title for name, model in known.items()}
+    rows = [outcome(name, 512, loss=3 + i / 100) for i, name in enumerate(known)]
     perplexities = {row.model: row.perplexity for row in rows}
-    axes = only_axes(language_modelling.draw(rows, use))
-    longer, gpt2 = "the same at 2,048 for the same compute", "GPT-2, context 512"
-    assert legend(axes) == ["Transformer-PSM, trained at 512", longer, gpt2, "Mamba"]
-    curves = drawn(axes)
-    assert curves["Transformer-PSM, trained at 512"] == (
-        [32, 64, 128, 256],
-        [perplexities[f"psm-{c}"] for c in use.chunks],
-    )
-    assert curves[longer] == ([256], [perplexities[language_modelling.PSM_LONGER]])
-    for name, title in ((language_modelling.GPT2, gpt2), (language_modelling.MAMBA, "Mamba")):
-        assert set(curves[title][1]) == {perplexities[name]}
+    left, right = language_page.draw(rows, use, titles).axes
+    psm = "Transformer-PSM, trained at 512"
+    assert legend(left) == [
+        psm, titles["gpt"], titles["mamba"], titles["hybrid"], titles["psm-32-recent"], titles["psm-64-memory"],
+        titles["psm-128-at-2048"],
+    ]  # fmt: skip
+    assert legend(right) == [psm, titles["paper-gpt2"]]
+    for axes, family in ((left, "psm"), (right, "paper-psm")):
+        assert drawn(axes)[psm] == ([32, 64, 128, 256], [perplexities[f"{family}-{c}"] for c in use.chunks])
+    assert drawn(left)[titles["psm-32-recent"]] == ([32], [perplexities["psm-32-recent"]])
+    for axes, name in ((left, "gpt"), (left, "mamba"), (left, "hybrid"), (right, "paper-gpt2")):
+        assert set(drawn(axes)[titles[name]][1]) == {perplexities[name]}
+    # Of what is there.
+    left, right = language_page.draw([row for row in rows if row.model == "psm-64"], use, titles).axes
+    assert legend(left) == [psm] and right.get_legend() is None
+
+
+def test_streams_have_a_line_for_each_model_and_mark_where_it_was_trained() -> None:
+    parts = [
+        language_page.StreamedPart("a", 512, 0, 512, 9, 0.0),
+        language_page.StreamedPart("a", 512, 512, 1024, 9, 1.0),
+    ]
+    parts += [language_page.StreamedPart("b", 2048, 0, 512, 9, 0.0)]
+    axes = only_axes(language_page.draw_streams(parts, {"a": "A", "b": "B"}))
+    assert legend(axes) == ["A", "B"] and upright(axes) == [512, 2048]
+    assert drawn(axes)["A"] == ([256, 768], pytest.approx([1, e]))
 
 
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
-    rows = [outcome(name, length) for name in state_tracking.TITLES for length in (18, 180)]
+    rows = [outcome(name, length) for name in state_tracking_runs.TITLES for length in (18, 180)]
     for folder in ("one", "two"):
-        assert figures.save_figure(state_tracking.draw(rows), tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
+        drawing = state_tracking_page.draw(rows, LAPTOP)
+        assert figures.save_figure(drawing, tmp_path / folder, "s5") == tmp_path / folder / "s5.png"
     for kind in ("png", "svg"):
         assert (tmp_path / "one" / f"s5.{kind}").read_bytes() == (tmp_path / "two" / f"s5.{kind}").read_bytes()
 
@@ -148,7 +208,7 @@ def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
 
 
 def trained(rate: float, stage: int, loss: float) -> Trained:
-    recipe: Recipe[Any, Any] = recall.setting("smoke").recipe
+    recipe: Recipe[Any, Any] = recall_runs.setting("smoke").recipe
     score = {"length": 32, "samples": 4, "loss": 2.0, "error": 0.5, "bits_per_byte": None}
     best = {"step": 3, "stage": stage, "loss": loss, "error": 0.5}
     result = {"steps": 5, "tokens": 50, "parameters": 7, "best": best, "test": [score, score | {"length": 48}]}
@@ -170,7 +230,7 @@ def test_the_best_rate_came_furthest_and_then_lowest(found: dict[float, tuple[in
 def test_a_run_is_a_row_for_each_test_length() -> None:
     rows = run_scores(trained(1e-3, 1, 0.25), "psm", "final")
     assert [row.length for row in rows] == [32, 48]
-    lengths = recall.setting("smoke").recipe.curriculum.lengths
+    lengths = recall_runs.setting("smoke").recipe.curriculum.lengths
     assert {(row.model, row.part, row.trained_to, row.validation_loss) for row in rows} == {
         ("psm", "final", lengths[1], 0.25)
     }
@@ -189,5 +249,15 @@ def test_errors_are_gathered_over_seeds_and_the_sweep_is_told_apart() -> None:
     assert sweep_table(rows, {"a": "A", "b": "B"}, (1e-3, 1e-2, 1e-1)) == [
         ["A", "0.001 (taken)", 4, "0.2500"],
         ["A", "0.01", 3, "0.5000"],
-        ["A", "0.1", "", "diverged"],
+        ["A", "0.1", "", "diverged, or not there"],
     ]
+    # A list of rates for each model, too.
+    assert sweep_table(rows, {"a": "A", "b": "B"}, {"a": (1e-2,)}) == [["A", "0.01", 3, "0.5000"]]
+    (line,) = sweep_table(rows, {"a": "A"}, (1e-2,), {("a", 1e-2)})
+    assert line[1] == "0.01 (taken)"
+
+
+def test_a_cell_has_the_mean_and_the_spread_where_there_is_one() -> None:
+    assert Spread.of([0.5]).cell() == "0.50" and Spread.of([0.1, 0.1001]).cell() == "0.10"
+    assert Spread.of([0.1, 0.2, 0.6]).cell(1, factor=100) == "30.0 (10.0 to 60.0)"
+    assert Spread.of([0.1, 0.2]).count == 2

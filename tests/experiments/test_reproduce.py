@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from typing import Any, get_args
 import pytest
 
 from scannable.cli.main import main
-from scannable.experiments import language_modelling, recall, state_tracking
+from scannable.experiments import language_runs, recall, recall_runs, state_tracking_runs
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile, profile_named
 from scannable.experiments.reproduce import ABOUT, Name, named
+from scannable.recipes.seeds import TRIALS
 from scannable.storage.configuration import from_plain
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import load_recipe, load_result
@@ -82,22 +84,32 @@ def reproduce(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 # What it leaves.
 
-FIGURES: dict[Name, list[str]] = {"s5": ["s5", "associativity"], "mqar": ["mqar"], "wikitext": ["wikitext"]}
+FIGURES: dict[Name, list[str]] = {
+    "s5": ["s5", "associativity"],
+    "mqar": ["mqar"],
+    "wikitext": ["wikitext", "streams"],
+}
 MODELS: dict[Name, set[str]] = {
-    "s5": set(state_tracking.TITLES),
-    "mqar": {"psm-large", "psm-small", "swt-large", "swt-small", "mamba", "full"},
-    "wikitext": {"psm-8", "psm-16", "psm-32", "psm-longer", "gpt2", "mamba"},
+    "s5": set(state_tracking_runs.TITLES),
+    "mqar": set(recall_runs.setting("smoke").models),
+    "wikitext": set(language_runs.models("smoke", 257)),
 }
 SWEPT: dict[Name, set[str]] = {
-    "s5": {"gpt2", "gpt2-no-positions", "mamba"},
-    "mqar": set(recall.SWEPT),
-    "wikitext": {"psm-16", "gpt2", "mamba"},
+    "s5": set(state_tracking_runs.setting("smoke").opponents),
+    "mqar": {family.swept for family in recall_runs.setting("smoke").families.values()},
+    "wikitext": {"psm-16", "gpt", "mamba", "hybrid", "paper-psm-16", "paper-gpt2"},
 }
 """Models whose learning rate is chosen among several: all kinds of baselines at least."""
 SENTENCES: dict[Name, list[str]] = {
-    "s5": ["Transformer-PSM keeps a low error past 160 tokens; GPT-2 and Mamba fail soon after 18", "width 32 instead"],
-    "mqar": ["The paper at 512 tokens: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"],
-    "wikitext": ["| 22.28 |", "| 24.7 |", "| 24.12 |"],
+    "s5": [
+        "Transformer-PSM keeps a low error past 160 tokens; GPT-2 and Mamba fail soon after 18",
+        "width 16 instead",
+        "4 layers for GPT-2",
+    ],
+    "mqar": [
+        "The paper at 512 tokens, 8 pairs: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"
+    ],
+    "wikitext": ["| 22.28 |", "| 24.7 |", "| 24.12 |", "monotonically with c from 8 to 32"],
 }
 """The paper's results, and what was scaled down."""
 
@@ -171,21 +183,24 @@ def assert_configurations(left: Left) -> None:
         assert recipe == load_recipe(left.runs / name)
 
 
+OTHER: dict[Name, Callable[[str], bool]] = {
+    "s5": lambda name: name.startswith("psm-helped") or "-without-" in name or "-to-" in name or "-generators" in name,
+    "mqar": lambda name: False,
+    "wikitext": lambda name: "-at-" in name,
+}
+"""Runs that have something beside the model and the optimizer for themselves, and are meant to."""
+
+
 def assert_same_samples(left: Left) -> None:
-    """All models of a figure, and all rates of a sweep, have one task, seed, batch and number of steps at most."""
+    """All models of a figure, and all rates of a sweep, have one task, batch and number of steps at most."""
     recipes = left.recipes()
     sweep = {name: recipe for name, recipe in recipes.items() if name.startswith("sweep-")}
-    final = {name: recipe for name, recipe in recipes.items() if name not in sweep}
+    final = {name: recipe for name, recipe in recipes.items() if name not in sweep and not OTHER[left.name](name)}
     for part in (sweep, final):
-        seen = {(recipe.task, recipe.seed, recipe.batch_tokens, recipe.batch_samples) for recipe in part.values()}
-        assert len(seen) == (1 if part else 0)
-        plain = [
-            replace(recipe, model=one.model, optimizer=one.optimizer)
-            for one in list(part.values())[:1]
-            for name, recipe in part.items()
-            if name.rsplit("-", 1)[0] != state_tracking.HELPED and name != language_modelling.PSM_LONGER
-        ]
-        assert all(recipe == plain[0] for recipe in plain)
+        for seed in {recipe.seed for recipe in part.values()}:
+            mine = [recipe for recipe in part.values() if recipe.seed == seed]
+            alike = [replace(recipe, model=mine[0].model, optimizer=mine[0].optimizer) for recipe in mine]
+            assert all(recipe == alike[0] for recipe in alike)
     most = max(recipe.steps for recipe in recipes.values())
     assert all(int(row["steps"]) <= most for row in left.rows)
 
@@ -227,14 +242,48 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert signal.getsignal(signal.SIGTERM) is handler
     left = left_in(tmp_path, "s5")
     check(left, "scannable reproduce s5 --profile smoke")
-    rows, use = left.rows, state_tracking.setting("smoke")
+    rows, use = left.rows, state_tracking_runs.setting("smoke")
     # All of them as long as each other, the helped one too.
-    assert {int(row["steps"]) for row in rows if row["part"] == "final"} == {use.recipe.steps}
+    assert {int(row["steps"]) for row in rows if row["part"] != "sweep"} == {use.recipe.steps}
+    # Choices were made with samples that no reported run has.
+    seeds = {name: recipe.task.seed for name, recipe in left.recipes().items()}
+    assert {seed for name, seed in seeds.items() if name.startswith("sweep-")} == {TRIALS}
+    assert TRIALS not in {seed for name, seed in seeds.items() if not name.startswith("sweep-")}
+    with (left.results / "reading.csv").open() as file:
+        read = [(row["model"], row["seed"], row["length"], row["asked"]) for row in csv.DictReader(file)]
+    assert [row for row in read if row[0] == "psm-helped"] == [
+        ("psm-helped", "0", "300", "600"), ("psm-helped", "0", "600", "600"), ("psm-helped", "1", "300", "600"),
+    ]  # fmt: skip
+    for heading in ("million tokens", "three aids one by one", "trained to 8", "a few generators", "associative Agg"):
+        assert heading in left.page
+    assert "PD-SSM (theirs) |  |  | 100 |" in left.page and "arXiv 2507.02782" in left.page
     with (left.results / "associativity.csv").open() as file:
         along = list(csv.DictReader(file))
-    assert [int(row["step"]) for row in along] == [10, 20]
+    assert [int(row["step"]) for row in along] == [20]
     assert all(float(row["associativity_defect"]) > 0 for row in along)
     again(reproduce, left, "s5", *places(tmp_path))
+    # With some runs gone, the page is made of the others, and says so; nothing is trained.
+    for name in ("sweep-lstm-0.001", "sweep-lstm-0.003", "sweep-lstm-0.01", "psm-helped-1", "gpt2-0", "psm-plain-0"):
+        shutil.rmtree(left.runs / name)
+    ended = reproduce("s5", *places(tmp_path), "--only-finished")
+    assert ended.code == 0, ended.error
+    assert ": run 1 of " not in ended.said and not (left.runs / "gpt2-0").exists()
+    (said,) = (line for line in left.page.splitlines() if line.startswith("**Made before all runs were finished.**"))
+    for name in ("psm-helped-1", "gpt2-0", "psm-plain-0", "lstm-0", "lstm-to-8-0", "lstm-4-generators-0"):
+        assert f"`{name}`" in said
+    models = {row["model"] for row in left.rows if row["part"] == "final"}
+    assert models == MODELS["s5"] - {"lstm", "gpt2", "psm-plain"}
+    assert not (left.results / "configurations" / "gpt2-0.json").exists()
+    # A part by itself is trained, and nothing else.
+    ended = reproduce("s5", *places(tmp_path), "--parts", "psm")
+    assert ended.code == 0 and "run 2 of 2, psm-helped-1" in ended.said and not (left.runs / "gpt2-0").exists()
+
+
+def test_a_page_of_no_runs_at_all_is_a_page(tmp_path: Path, reproduce: Command) -> None:
+    ended = reproduce("s5", *places(tmp_path), "--only-finished")
+    assert ended.code == 0, ended.error
+    left = left_in(tmp_path, "s5")
+    assert "`psm-helped-0`" in left.page and left.rows == [] and not left.runs.exists()
 
 
 @pytest.mark.slow
@@ -243,20 +292,26 @@ def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert ended.code == 0, ended.error
     left = left_in(tmp_path, "mqar")
     check(left, "scannable reproduce mqar --profile smoke")
-    # The run that won is the one of the figure.
-    for name in recall.SWEPT:
-        swept, final = (
-            [r for r in left.rows if (r["model"], r["part"]) == (name, part)] for part in ("sweep", "final")
-        )
-        furthest = max((int(row["trained_to"]), -float(row["validation_loss"])) for row in swept)
-        assert {(int(row["trained_to"]), -float(row["validation_loss"])) for row in final} == {furthest}
-    # Kinds share a rate, whatever their chunk or window.
+    # A family has one rate, and it is one of those that were tried.
     rates = {row["model"]: row["learning_rate"] for row in left.rows if row["part"] == "final"}
-    assert rates["swt-small"] == rates["swt-large"] and rates["psm-small"] == rates["psm-large"]
+    for family in recall_runs.setting("smoke").families.values():
+        (rate,) = {rates[name] for name in family.models}
+        swept = [row for row in left.rows if (row["model"], row["part"]) == (family.swept, "sweep")]
+        best = max(swept, key=lambda row: (int(row["trained_to"]), -float(row["validation_loss"])))
+        assert best["learning_rate"] == rate
+    with (left.results / "state.csv").open() as file:
+        held = {row["model"]: int(row["nbytes"]) for row in csv.DictReader(file)}
+    assert held.keys() == MODELS["mqar"] and held["psm-right-8"] < held["psm-right-16"] < held["attention-16"]
     for name in MODELS["mqar"]:
         final = [row for row in left.rows if (row["model"], row["part"]) == (name, "final")]
         assert [int(row["length"]) for row in final] == [32, 48]
     again(reproduce, left, "mqar", *places(tmp_path))
+    # With some of the sweep gone, its family is missing.
+    for path in left.runs.glob("sweep-gla-*"):
+        shutil.rmtree(path)
+    ended = reproduce("mqar", *places(tmp_path), "--only-finished")
+    assert ended.code == 0, ended.error
+    assert "`gla-8-0`, `gla-16-0`" in left.page and "| GLA" not in left.page and "| Mamba, width 8 |" in left.page
 
 
 @pytest.mark.slow
@@ -272,21 +327,24 @@ def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: py
     check(left, f"scannable reproduce wikitext --profile smoke --data {book} --tokenizer bytes")
     assert (tmp_path / "cache" / "scannable").is_dir()
     final = [row for row in left.rows if row["part"] == "final"]
-    (tokens,) = {int(row["tokens"]) for row in final if row["model"] != language_modelling.PSM_LONGER}
-    # A longer window costs more a token.
-    assert (
-        0.5 * tokens
-        < next(int(row["tokens"]) for row in final if row["model"] == language_modelling.PSM_LONGER)
-        < tokens
-    )
+    assert len({int(row["tokens"]) for row in final}) == 1
     # Every token of the test split but the first is scored, in windows of 64 or of 256.
     tokens = next(iter(left.recipes().values())).task.counts("test").tokens - 1
     assert {int(row["samples"]) for row in final} == {-(-tokens // 64), -(-tokens // 256)}
     lines = {line.split(" | ")[0].strip("| "): line for line in left.page.splitlines() if line.startswith("| ")}
-    for name, title in (("gpt2", "GPT-2, context 64"), ("psm-32", "Transformer-PSM, c = 32"), ("mamba", "Mamba")):
+    for name, title in (("gpt", "GPT, context 64"), ("paper-gpt2", "GPT-2, context 64"), ("mamba", "Mamba")):
         loss = next(float(row["loss"]) for row in final if row["model"] == name)
-        assert f"| {exp(loss):.4f} |" in left.page and title in lines
+        assert f"| {exp(loss):.3f} |" in left.page and title in lines
     assert f"`{book}`" in left.page and "2 layers" in left.page
+    with (left.results / "streams.csv").open() as file:
+        streams = list(csv.DictReader(file))
+    known = language_runs.models("smoke", 257)
+    assert {row["model"]: int(row["trained_at"]) for row in streams} == {
+        name: known[name].context
+        for name in ("psm-16", "gpt", "hybrid", "mamba", "psm-16-at-256", "gpt-at-256", "hybrid-at-256")
+    }
+    for name in {row["model"] for row in streams}:
+        assert sum(int(row["asked"]) for row in streams if row["model"] == name) == tokens
     again(reproduce, left, *arguments)
 
 
@@ -309,9 +367,10 @@ def test_the_help_has_every_experiment_and_profile(reproduce: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["s55"], "there is no experiment 's55'; did you mean 's5'? known: s5, mqar, wikitext, latency, spd, all"),
+        (["s55"], "there is no experiment 's55'; did you mean 's5'? known: s5, mqar, wikitext, latency, spd, space, corrected, all"),
         (["wikitex"], "there is no experiment 'wikitex'; did you mean 'wikitext'?"),
         (["s5", "--profile", "smok"], "there is no profile 'smok'; did you mean 'smoke'? known: smoke, laptop, paper"),
+        (["s5", "--parts", "opponent"], "s5 has no part 'opponent'; did you mean 'opponents'?"),
         (["s5", "--workers", "0"], "workers=0 must be above 0"),
         (["mqar", "--workers", "-1", "--profile", "smoke"], "workers=-1 must be above 0"),
         (["s5", "--profile", "smoke", "--out", "file"], "Not a directory: 'file/s5/smoke'"),

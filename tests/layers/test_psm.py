@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -130,6 +130,7 @@ def test_forward_is_the_definition(kind: str, recent: int, n: int, c: int) -> No
     recent=st.integers(0, 2),
     lengths=st.lists(st.integers(0, 23), min_size=1, max_size=4),
 )
+@example("transformer", 1, 2, [0])
 def test_rows_of_different_lengths_are_as_if_alone(kind: str, c: int, recent: int, lengths: list[int]) -> None:
     layer = layer_of(kind, c, recent)
     x = torch.randn(len(lengths), 23, D, dtype=torch.float64)

@@ -20,7 +20,7 @@ NAMES = list(RECIPES)
 
 
 def test_the_recipes_are_listed_with_a_line_for_each() -> None:
-    assert {"demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba"} <= set(RECIPES)
+    assert {"demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid"} <= set(RECIPES)
     for name in RECIPES:
         assert name == name.lower() and "_" not in name
         assert about(name).endswith(".") and 20 < len(about(name)) <= 110, name
@@ -70,7 +70,9 @@ def test_a_wrong_name_gets_the_nearest_one(typed: str, meant: str) -> None:
 
 @pytest.mark.parametrize("typed", ["", "zzzzzz", "demo " * 1000, "\ud800", "../demo"])
 def test_a_name_like_no_other_gets_the_list(typed: str) -> None:
-    with pytest.raises(ConfigurationError, match="known: demo, s5, s5-plain, mqar, stdlib, stdlib-mamba"):
+    with pytest.raises(
+        ConfigurationError, match="known: demo, s5, s5-plain, mqar, stdlib, stdlib-mamba, stdlib-hybrid"
+    ):
         recipe_named(typed)
 
 

@@ -44,3 +44,12 @@ def test_states_are_frozen_compared_by_identity_and_can_be_copied() -> None:
     assert torch.equal(one.prefix(), other.prefix())
     with pytest.raises(FrozenInstanceError):
         one.position = 3  # pyright: ignore
+
+
+def test_a_state_has_a_root_and_a_fold_for_each_set_bit() -> None:
+    x = torch.zeros(2)
+    assert sc.ScanState(x, position=5, roots={0: x, 2: x}, folds={0: x, 2: x}).prefix() is x
+    with pytest.raises(ValueError, match=r"after 5 elements there are roots at the levels \[0, 2\], not at \[0\]"):
+        sc.ScanState(x, position=5, roots={0: x}, folds={0: x, 2: x})
+    with pytest.raises(ValueError, match=r"after 4 elements there are folds at the levels \[2\], not at \[2, 60\]"):
+        sc.ScanState(x, position=4, roots={2: x}, folds={2: x, 60: x})

@@ -10,10 +10,11 @@ from typing import Any
 import scannable
 
 GROUPS: dict[str, dict[str, str]] = {
-    "See what it is": {"demo": "demo", "zoo": "zoo"},
+    "See what it is": {"demo": "demo", "explain": "explain", "zoo": "zoo", "models": "models"},
     "Train": {"recipes": "recipes", "train": "train", "plot": "plot"},
-    "Use a trained run": {"eval": "evaluate", "generate": "generate", "verify": "verify", "hf": "hf"},
+    "Use a trained model": {"eval": "evaluate", "generate": "generate", "verify": "verify", "hf": "hf"},
     "Repeat the paper's experiments": {"reproduce": "reproduce"},
+    "Set up": {"doctor": "doctor", "completion": "completion"},
 }
 """The commands, and the functions that do them, each in a module of its name."""
 
@@ -31,7 +32,8 @@ Prefix-scannable sequence models: train in parallel, stream in O(log n) state.
 Examples:
   scannable demo
   scannable train s5 --steps 5000 --out runs/short
-  scannable eval runs/short --lengths 32 64 128"""
+  scannable eval runs/short --lengths 32 64 128
+  scannable eval s5 --lengths 1000000"""
 
 NEEDED = ("tyro", "rich", "tokenizers", "matplotlib")
 
@@ -59,10 +61,15 @@ def answer(arguments: list[str]) -> None:
     if arguments[:1] == ["--version"]:
         print(f"scannable {scannable.__version__}")
         return
+    if arguments == ["doctor"]:
+        # It says what is missing, so it must not need it.
+        command("doctor")()
+        return
     missing = [package for package in NEEDED if find_spec(package) is None]
     if missing:
         sys.exit(
-            f"scannable: the command line needs {missing[0]}; install it with: pip install 'scannable[train,plot]'"
+            f"scannable: the command line needs {missing[0]}; install it with: pip install 'scannable[train,plot]'; "
+            "scannable doctor shows what else is missing"
         )
     if not arguments or arguments[0] in ("-h", "--help"):
         print(HELP.format(commands=listing()))

@@ -442,7 +442,7 @@ over what was predicted. *From its parts*: 2r - O(log r) calls of Agg and r of I
 chunks, each at the cost of one call by itself. *From the formula*: from L, c, d and n alone
 (`experiments/predicted_cost.py`), which leaves out everything that is no matrix product. A stream holds elements of c
 d numbers for Agg, without the factor L_agg of C2: nothing of Agg's layers outlives its call. Memory in training
-(S_train of C1) is not measured here.""",
+(S_train of C1) is measured by `scannable reproduce space`.""",
         table(["", "n", "counted", "/ from its parts", "/ from the formula"], predicted),
         """Numbers: `spd.csv` (with seconds, which depend on the machine and its load), `fits.csv`, `counters.csv`
 and `predictions.csv`; sizes in `sizes.json`. An interrupted run is done again from the start.""",

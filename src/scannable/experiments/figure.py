@@ -25,9 +25,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> Path:
     return folder / f"{name}.png"
 
 
-def save_rows(rows: Sequence[Any], path: Path) -> Path:
-    """Write dataclass instances as CSV, a column for each field."""
-    names = [field.name for field in dataclasses.fields(rows[0])]
+def save_rows(rows: Sequence[Any], path: Path, kind: type[Any] | None = None) -> Path:
+    """Write dataclass instances as CSV, a column for each field; `kind` is what they are, if there may be none."""
+    names = [field.name for field in dataclasses.fields(rows[0] if kind is None else kind)]
     write_csv(path, names, (dataclasses.astuple(row) for row in rows))
     return path
 
@@ -47,6 +47,14 @@ def save_page(folder: Path, title: str, *parts: str) -> Path:
     path = folder / "README.md"
     write_whole(path, ("\n\n".join([f"# {title}", *parts]) + "\n").encode())
     return path
+
+
+def missing_runs(names: Sequence[str]) -> list[str]:
+    """A part of a page that says plainly what it was made without; nothing, if all is there."""
+    if not names:
+        return []
+    listed = ", ".join(f"`{name}`" for name in names)
+    return [f"**Made before all runs were finished.** {len(names)} of them are missing, and count nowhere: {listed}."]
 
 
 def powers(axes: Axes, ticks: Sequence[int]) -> None:

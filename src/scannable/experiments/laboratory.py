@@ -1,4 +1,7 @@
-"""Where an experiment works: it names the runs it needs, and gets them trained, whether just now or days ago."""
+"""Where an experiment works: it names the runs it needs, and gets them trained, whether just now or days ago.
+
+A page can be made before all of them are there: then the laboratory trains nothing, and says which are missing.
+"""
 
 import os
 import signal
@@ -68,12 +71,29 @@ class Laboratory:
     """The text that language models are trained on, as `TextTask.data` names it; the profile's own, unless told."""
     tokenizer: str | None = None
     """Of that text; the profile's own, unless told."""
+    parts: tuple[str, ...] | None = None
+    """The parts of the experiment that are trained; all, unless told. Of the others, what is there is taken."""
+    only_finished: bool = False
+    """Train nothing, and take what is there."""
+    missing: list[str] = field(default_factory=list)
+    """Runs that were asked for and are not there, in the order of the questions; a page says which."""
+    taken: list[str] = field(default_factory=list)
+    """Those that are."""
 
-    def train(self, recipes: Mapping[str, Recipe[Any, Any]], *, may_diverge: bool = False) -> dict[str, Trained]:
-        """Train what is not trained yet, going on where a run was interrupted.
+    def trains(self, part: str) -> bool:
+        """Whether runs of this part of the experiment are trained here."""
+        return not self.only_finished and (self.parts is None or part in self.parts)
 
-        A run that diverges ends the experiment, or, if it may, is said and left out.
+    def train(
+        self, recipes: Mapping[str, Recipe[Any, Any]], part: str = "", *, may_diverge: bool = False
+    ) -> dict[str, Trained]:
+        """Train what is not trained yet, in the given order, going on where a run was interrupted.
+
+        A run that diverges ends the experiment, or, if it may, is said and left out. Where only finished runs are
+        wanted, those that are not finished are left out and noted as missing.
         """
+        if not self.trains(part):
+            return self._finished(recipes)
         for name, recipe in recipes.items():
             self._prepare(name, recipe)
         todo = [name for name in recipes if self._result(name) is None]
@@ -103,27 +123,58 @@ class Laboratory:
             result = self._result(name)
             if result is None:
                 raise TrainingError(f"{self.runs / name} has not come to its end; see log.txt there, and go on with it")
-            trained[name] = Trained(name, recipe, self.runs / name, result)
-            # As it was run: with the identity of its text.
-            save_json(to_plain(load_recipe(self.runs / name)), self.results / "configurations" / f"{name}.json")
+            trained[name] = self._take(name, recipe, result)
         return trained
 
     def sweep(
-        self, models: Mapping[str, Callable[[float], Recipe[Any, Any]]], rates: Sequence[float]
+        self,
+        models: Mapping[str, Callable[[float], Recipe[Any, Any]]],
+        rates: Sequence[float] | Mapping[str, Sequence[float]],
+        part: str = "",
     ) -> dict[str, dict[float, Trained]]:
-        """Every model at every learning rate at which it does not diverge."""
-        names = {name: {rate: f"sweep-{name}-{rate:g}" for rate in rates} for name in models}
+        """Every model at every learning rate, one list for all or one for each, at which it does not diverge."""
+        each = rates if isinstance(rates, Mapping) else dict.fromkeys(models, rates)
+        names = {name: {rate: f"sweep-{name}-{rate:g}" for rate in each[name]} for name in models}
         trained = self.train(
-            {names[name][rate]: make(rate) for name, make in models.items() for rate in rates}, may_diverge=True
+            {names[name][rate]: make(rate) for name, make in models.items() for rate in each[name]},
+            part,
+            may_diverge=True,
         )
         swept = {
             name: {rate: trained[run] for rate, run in runs.items() if run in trained} for name, runs in names.items()
         }
         for name, runs in swept.items():
-            if not runs:
-                tried = ", ".join(map(str, rates))
+            if not runs and self.trains(part):
+                tried = ", ".join(map(str, each[name]))
                 raise TrainingError(f"{name} diverges at every learning rate of the sweep ({tried})")
-        return swept
+        return {name: runs for name, runs in swept.items() if runs}
+
+    def without(self, names: Sequence[str]) -> None:
+        """Note runs as missing whose recipe is not known yet: their learning rate has still to be chosen."""
+        self.missing.extend(names)
+
+    def drop_other_configurations(self) -> None:
+        """Remove from the results what belongs to runs that this page is not made of."""
+        for path in (self.results / "configurations").glob("*.json"):
+            if path.stem not in self.taken:
+                path.unlink()
+
+    def _finished(self, recipes: Mapping[str, Recipe[Any, Any]]) -> dict[str, Trained]:
+        found: dict[str, Trained] = {}
+        for name, recipe in recipes.items():
+            result = self._result(name)
+            if result is None:
+                self.missing.append(name)
+                continue
+            self._check_same(name, recipe)
+            found[name] = self._take(name, recipe, result)
+        return found
+
+    def _take(self, name: str, recipe: Recipe[Any, Any], result: dict[str, Any]) -> Trained:
+        # As it was run: with the identity of its text.
+        save_json(to_plain(load_recipe(self.runs / name)), self.results / "configurations" / f"{name}.json")
+        self.taken.append(name)
+        return Trained(name, recipe, self.runs / name, result)
 
     def _prepare(self, name: str, recipe: Recipe[Any, Any]) -> None:
         folder = self.runs / name
@@ -131,6 +182,11 @@ class Laboratory:
             # Nothing is lost, whatever was meant to be trained here.
             write_config(folder, pinned(recipe, folder))
             return
+        self._check_same(name, recipe)
+
+    def _check_same(self, name: str, recipe: Recipe[Any, Any]) -> None:
+        """An error, if the run of this name is that of another recipe."""
+        folder = self.runs / name
         try:
             changed = differences(to_plain(load_recipe(folder)), to_plain(pinned(recipe, folder)))
         except ConfigurationError as error:

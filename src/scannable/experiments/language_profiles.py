@@ -5,7 +5,7 @@ there is told at once.
 from dataclasses import dataclass
 
 from scannable.experiments.profile import Profile
-from scannable.recipes.language_modelling import stdlib, stdlib_mamba
+from scannable.recipes.language_modelling import VOCABULARY, stdlib, stdlib_mamba
 from scannable.tasks.text import TextTask
 
 DATA: dict[Profile, str] = {
@@ -14,7 +14,7 @@ DATA: dict[Profile, str] = {
     "paper": "Salesforce/wikitext:wikitext-103-raw-v1",
 }
 LONGER = 4
-"""One model has windows so many times as long."""
+"""Some models have windows so many times as long."""
 
 
 @dataclass(frozen=True)
@@ -24,24 +24,33 @@ class Sizes:
     width: int
     heads: int
     layers: int
-    """Of GPT-2; Transformer-PSM has one of them in Agg and the others in Inf."""
+    """Of GPT; Transformer-PSM has one of them in Agg and the others in Inf."""
     mamba_layers: int
     context: int
     chunks: tuple[int, ...]
+    stream: int
+    """Tokens that models read on, far beyond their windows."""
+    seeds: tuple[int, ...] = (0,)
     dropout: float = 0.0
+
+    @property
+    def middle(self) -> int:
+        """The chunk length whose learning rate the others have."""
+        return self.chunks[len(self.chunks) // 2]
 
 
 def _laptop() -> Sizes:
     """Those of the recipes."""
     psm, mamba, (context,) = stdlib().model, stdlib_mamba().model, stdlib().curriculum.lengths
     layers = psm.agg_layers + psm.inf_layers
-    return Sizes(psm.width, psm.heads, layers, len(mamba.layers), context, (32, 64, 128, 256))
+    chunks = (32, 64, 128, 256)
+    return Sizes(psm.width, psm.heads, layers, len(mamba.layers), context, chunks, 16_384, seeds=(0, 1))
 
 
 SIZES: dict[Profile, Sizes] = {
-    "smoke": Sizes(16, 2, 2, 2, 64, (8, 16, 32)),
+    "smoke": Sizes(16, 2, 2, 2, 64, (8, 16, 32), 512),
     "laptop": _laptop(),
-    "paper": Sizes(768, 12, 12, 24, 512, (32, 64, 128, 256), dropout=0.1),
+    "paper": Sizes(768, 12, 12, 24, 512, (32, 64, 128, 256), 16_384, dropout=0.1),
 }
 
 
@@ -51,7 +60,9 @@ def text_task(profile: Profile, data: str | None, tokenizer: str | None) -> Text
     if profile == "paper":
         # GPT-2's own tokenizer where its folder is at hand; else one of the same size, trained on the text.
         return TextTask(data, tokenizer or "bpe", 50_257 if tokenizer is None else None)
-    return TextTask(data, tokenizer or "bytes")
+    if profile == "smoke":
+        return TextTask(data, tokenizer or "bytes")
+    return TextTask(data, tokenizer or "bpe", VOCABULARY if tokenizer in (None, "bpe") else None)
 
 
 def check_text(profile: Profile, data: str | None, tokenizer: str | None) -> None:

@@ -1,6 +1,6 @@
 """What trained runs were found to do, as rows of a table."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from statistics import fmean
@@ -14,7 +14,8 @@ class RunScore:
 
     model: str
     part: str
-    """`sweep` for runs that only choose the learning rate, `final` for those of the figure."""
+    """`sweep` for runs that only choose the learning rate, `final` for those of the main table; others have names of
+    their own."""
     seed: int
     learning_rate: float
     parameters: int
@@ -77,31 +78,48 @@ class Spread:
     mean: float
     least: float
     greatest: float
+    count: int = 1
 
     @staticmethod
     def of(values: Sequence[float]) -> "Spread":
-        return Spread(fmean(values), min(values), max(values))
+        return Spread(fmean(values), min(values), max(values), len(values))
+
+    def cell(self, digits: int = 2, factor: float = 1.0) -> str:
+        """For a table: the mean, and in brackets the least and the greatest, where they differ."""
+        mean, least, greatest = (f"{factor * value:.{digits}f}" for value in (self.mean, self.least, self.greatest))
+        return mean if least == greatest else f"{mean} ({least} to {greatest})"
 
 
-def error_by_length(rows: Sequence[RunScore], model: str) -> dict[int, Spread]:
-    """Over the seeds of the final runs of a model."""
-    mine = [row for row in rows if row.model == model and row.part == "final"]
+def error_by_length(rows: Sequence[RunScore], model: str, part: str = "final") -> dict[int, Spread]:
+    """Over the seeds of the runs of a model."""
+    mine = [row for row in rows if row.model == model and row.part == part]
     return {
         length: Spread.of([row.error for row in mine if row.length == length])
         for length in sorted({row.length for row in mine})
     }
 
 
-def sweep_table(rows: Sequence[RunScore], titles: dict[str, str], rates: Sequence[float]) -> list[list[object]]:
-    """Model, learning rate, length reached and validation loss there, of the runs that chose the learning rates."""
-    chosen = {(row.model, row.learning_rate) for row in rows if row.part == "final"}
+def sweep_table(
+    rows: Sequence[RunScore],
+    titles: Mapping[str, str],
+    rates: Sequence[float] | Mapping[str, Sequence[float]],
+    chosen: Collection[tuple[str, float]] | None = None,
+) -> list[list[object]]:
+    """Model, learning rate, length reached and validation loss there, of the runs that chose the learning rates.
+
+    Args:
+        chosen: models and rates that were taken; those of the final runs, unless told.
+    """
+    if chosen is None:
+        chosen = {(row.model, row.learning_rate) for row in rows if row.part == "final"}
     found = {
         (row.model, row.learning_rate): (row.trained_to, row.validation_loss) for row in rows if row.part == "sweep"
     }
     lines: list[list[object]] = []
     for model in dict.fromkeys(model for model, _ in found):
-        for rate in rates:
+        for rate in rates[model] if isinstance(rates, Mapping) else rates:
             length, loss = found.get((model, rate), ("", None))
             taken = " (taken)" if (model, rate) in chosen else ""
-            lines.append([titles[model], f"{rate:g}{taken}", length, "diverged" if loss is None else f"{loss:.4f}"])
+            shown = "diverged, or not there" if loss is None else f"{loss:.4f}"
+            lines.append([titles[model], f"{rate:g}{taken}", length, shown])
     return lines

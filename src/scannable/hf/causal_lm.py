@@ -29,6 +29,11 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
         model.generate(**tokenizer(["def main("], return_tensors="pt"), max_new_tokens=100)
 
     Beyond what `PreTrainedModel` needs it overrides nothing of `generate` but which cache there is.
+
+    >>> from scannable.hf import ScannableConfig, ScannableForCausalLM
+    >>> model = ScannableForCausalLM(ScannableConfig(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",))))
+    >>> model.generate(torch.randint(50, (1, 7)), max_new_tokens=5, do_sample=False, pad_token_id=0).shape
+    torch.Size([1, 12])
     """
 
     _is_stateful = False

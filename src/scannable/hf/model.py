@@ -47,7 +47,13 @@ class ScannablePreTrainedModel(PreTrainedModel):
 
 
 class ScannableModel(ScannablePreTrainedModel):
-    """A model of this library without its output layer: `AutoModel`."""
+    """A model of this library without its output layer: `AutoModel`.
+
+    >>> from scannable.hf import ScannableConfig, ScannableModel
+    >>> model = ScannableModel(ScannableConfig(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",))))
+    >>> model(torch.randint(50, (2, 7))).last_hidden_state.shape
+    torch.Size([2, 7, 16])
+    """
 
     def __init__(self, config: ScannableConfig, network: CausalModel[Any] | None = None) -> None:
         super().__init__(config)

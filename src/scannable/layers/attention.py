@@ -41,6 +41,11 @@ class Attention(SequenceLayer):
             values (points A and B of Canon layers, arXiv 2512.17351); 0 for none.
         bias: of the projections, as in GPT-2.
         dropout: of the attention weights.
+
+    >>> layer = sc.zoo.Attention(width=16, heads=2, window=8, qk_norm=True)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "softmax attention"
@@ -97,7 +102,7 @@ class Attention(SequenceLayer):
             return x
         x = x if keep is None else x.masked_fill(~keep[..., None], 0)
         x = convolved(self.convolution, x, None, 0, 0)
-        n, rotation = x.shape[1], self._rotation((0,), x.shape[1])
+        n, rotation = x.shape[1], self.rotation((0,), x.shape[1])
         if self.window is None:
             return self.attention(x, n, causal=True, mask=None, cache=None, layer=0, rotation=rotation)
         return self.attention.over_window(x, self.window, rotation, None)
@@ -168,7 +173,7 @@ class Attention(SequenceLayer):
             new = _FromOnePlace(cache, n, recording=recording)
             new.counted = keep
         x = convolved(self.convolution, x, new, 0, 0)
-        rotation = self._rotation(state.positions, n)
+        rotation = self.rotation(state.positions, n)
         y = self.attention(x, n, causal=True, mask=new.mask(n), cache=new, layer=0, rotation=rotation)
         cache.lengths = after
         if not recording:
@@ -181,7 +186,7 @@ class Attention(SequenceLayer):
         window = self.window or 1
         memory = WindowMemory(state.parts, [min(p, window - 1) for p in state.positions], keep)
         x = convolved(self.convolution, x, memory, 0, 0)
-        y = self.attention.over_window(x, window, self._rotation(state.positions, x.shape[1]), memory)
+        y = self.attention.over_window(x, window, self.rotation(state.positions, x.shape[1]), memory)
         parts = {name: memory.after[name] for name in state.parts}
         return y, TensorState(advanced(state.positions, x.shape[1], counts), parts)
 
@@ -200,7 +205,7 @@ class Attention(SequenceLayer):
         inputs = {name: (rows, *shape) for name, shape in zip(INPUTS, self._carried(), strict=False)}
         return {"keys": keys, "values": keys} | inputs
 
-    def _rotation(self, positions: tuple[int, ...], n: int) -> Rotation | None:
+    def rotation(self, positions: tuple[int, ...], n: int) -> Rotation | None:
         """Of n new places of each row."""
         if not self.rotary:
             return None

@@ -26,6 +26,11 @@ class MLSTM(HeadedLayer):
     i_t overflows, so C_t and n_t are held times exp(-m_t), where m_t = max(m_(t-1) + log f_t, ĩ_t) is the stabiliser;
     the table's f_t and i_t are then f_t exp(m_(t-1) - m_t) and i_t exp(-m_t), neither above 1. n is one more value of
     the memory. Gates are capped softly at 15 and outputs gated by σ(W x_t), as in xLSTM-7B, which has no convolution.
+
+    >>> layer = sc.zoo.MLSTM(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "mLSTM"
@@ -52,14 +57,17 @@ class MLSTM(HeadedLayer):
 
     def prepare(self, x: Tensor, parts: Parts, keep: Tensor | None) -> Prepared:
         q, k, v = (self.split(part) for part in self.query_key_value(x).chunk(3, -1))
-        capped = self.cap * torch.tanh(self.gates(x).to(self.memory_dtype) / self.cap)
-        log_input, forget = capped.chunk(2, -1)
-        log_forget = functional.logsigmoid(forget)
+        log_input, log_forget = self.log_gates(x)
         if keep is not None:
             log_input = log_input.where(keep[..., None], -torch.inf)
             log_forget = log_forget.where(keep[..., None], 0)
         recurrence, stabiliser = stabilised(q * self.key_size**-0.5, k, v, log_input, log_forget, parts["stabiliser"])
         return Prepared(recurrence, (stabiliser, self.out_gate(x).sigmoid()), {"stabiliser": stabiliser[:, -1]})
+
+    def log_gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """ĩ_t, and log f_t."""
+        log_input, forget = (self.cap * torch.tanh(self.gates(x).to(self.memory_dtype) / self.cap)).chunk(2, -1)
+        return log_input, functional.logsigmoid(forget)
 
     def read_out(self, outputs: Tensor, gate: tuple[Tensor, Tensor]) -> Tensor:
         stabiliser, out_gate = gate
@@ -70,14 +78,22 @@ def stabilised(
     q: Tensor, k: Tensor, v: Tensor, log_input: Tensor, log_forget: Tensor, start: Tensor
 ) -> tuple[OuterProduct, Tensor]:
     """The recurrence of C and n times exp(-m_t), and m_t at every t; `start` is m before the first."""
-    # m is a recurrence too, over (max, +): m_t = F_t + max(m_start, max_j (ĩ_j - F_j)) with F the sum of log f. In
-    # float64, because F grows with the length; a rough m would change no output, but it keeps less in range.
-    total = log_forget.to(widest(start.device)).clamp(min=LOWEST_LOG_FORGET).cumsum(1)
-    highest = (log_input - total).cummax(1).values
+    total, highest = running(log_input, log_forget)
     m = (total + torch.maximum(highest, start[:, None].to(total.dtype))).to(start.dtype)
     before = torch.cat((start[:, None], m[:, :-1]), 1)
     write = (log_input - m).exp()[..., None]
     return OuterProduct(q, k * write, with_one(v), Scalar(log_forget + before - m)), m
+
+
+def running(log_input: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor]:
+    """F_t and max_j (ĩ_j - F_j), with F the sum of log f: m is a recurrence too, over (max, +).
+
+        m_t = F_t + max(m_start, max_j (ĩ_j - F_j))
+
+    In float64, because F grows with the length; a rough m would change no output, but it keeps less in range.
+    """
+    total = log_forget.to(widest(log_forget.device)).clamp(min=LOWEST_LOG_FORGET).cumsum(1)
+    return total, (log_input - total).cummax(1).values
 
 
 def normalised(outputs: Tensor, stabiliser: Tensor, eps: float) -> Tensor:

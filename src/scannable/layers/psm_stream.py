@@ -234,24 +234,26 @@ def _finish(
 ) -> list[Any]:
     """Finished chunks go into the scan, k chunks late; those that are whole in `x` are read by Inf."""
     k, size = layer.recent, state.batch_size // len(scans)
-    groups = [
-        _Finished.of(layer, x, plan, buffers, state.positions, slice(i * size, (i + 1) * size))
-        for i in range(len(scans))
-    ]
+    busy = [i for i in range(len(scans)) if plan.finished[i * size]]
+    groups = [_Finished.of(layer, x, plan, buffers, state.positions, slice(i * size, (i + 1) * size)) for i in busy]
     # What was done ahead knows no gradients.
-    pushes = () if torch.is_grad_enabled() else state.pushes
-    prefixes, after = _absorb(layer, scans, [group.absorbed for group in groups], pushes)
-    reading = [(group, found) for group, found in zip(groups, prefixes, strict=True) if group.whole]
+    pushes = [] if torch.is_grad_enabled() or not state.pushes else [state.pushes[i] for i in busy]
+    prefixes, found = _absorb(layer, [scans[i] for i in busy], [group.absorbed for group in groups], pushes)
+    after = list(scans)
+    for i, scan in zip(busy, found, strict=True):
+        after[i] = scan
+    reading = [(group, seen) for group, seen in zip(groups, prefixes, strict=True) if group.whole]
     if reading:
-        befores = [group.prefixes(layer, found) for group, found in reading]
+        befores = [group.prefixes(layer, seen) for group, seen in reading]
         windows = [group.windows(k) for group, _ in reading]
         # All chunks of all rows in one call: as rows of chunks, or in one row if they are not equally many.
         before, window = (each[0] if len(each) == 1 else tree_map(_in_a_row, *each) for each in (befores, windows))
         y = layer.inf(before, window).flatten(1, 2)
         counts = plan.whole * layer.chunk_length
-        outputs.add(y if len(groups) == 1 else _padded(y[0], counts), plan.first, counts)
+        outputs.add(y if len(scans) == 1 else _padded(y[0], counts), plan.first, counts)
     if k:
-        buffers.recent = row_trees.cat([group.last(k) for group in groups])
+        last = row_trees.cat([group.last(k) for group in groups])
+        buffers.recent = last if len(busy) == len(scans) else row_trees.put(buffers.recent, busy, last)
     return after
 
 

@@ -71,7 +71,7 @@ class WindowAttention(Attention):
         self, x: Float[Tensor, "b n d"], window: int, rotation: Rotation | None, memory: WindowMemory | None
     ) -> Float[Tensor, "b n d"]:
         """What each position gathers from its window, the memory included."""
-        queries = self._queries(x, x.shape[1], rotation, memory, 0)
+        queries = self.queries(x, x.shape[1], rotation, memory, 0)
         keys, values = self.keys_and_values(x, rotation, memory)
         known: Sequence[int] = ()
         if memory is not None:

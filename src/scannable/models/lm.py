@@ -48,16 +48,17 @@ class LMBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], *, lengths: Any, starts: Any, mode: Mode) -> Float[Tensor, "b n d"]:
         """All positions, from nothing."""
-        return self._after(x, self.mixer(self.norm(x), lengths=lengths, starts=starts, mode=mode))
+        return self.after(x, self.mixer(self.norm(x), lengths=lengths, starts=starts, mode=mode))
 
     def extend(
         self, x: Float[Tensor, "b n d"], state: State, lengths: Any, mode: Mode
     ) -> tuple[Float[Tensor, "b n d"], State]:
         """More positions, from a state on."""
         mixed, state = self.mixer.extend(self.norm(x), state, lengths=lengths, mode=mode)
-        return self._after(x, mixed), state
+        return self.after(x, mixed), state
 
-    def _after(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def after(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The block's output, from its input and what the layer made of it."""
         x = x + self.dropout(mixed)
         return x if self.mlp is None or self.mlp_norm is None else x + self.dropout(self.mlp(self.mlp_norm(x)))
 
@@ -94,6 +95,12 @@ class LM(CausalModel[LMState]):
 
     Projections start with variance 1 / fan-in unless `init_std` says otherwise, those that write to the residual stream
     less by the square root of how many there are.
+
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("mamba", "attention")))
+    >>> logits, state = model.prefill(torch.randint(50, (2, 10)), model.initial_state(2))
+    >>> logits, state = model.step(torch.tensor([3, 4]), state)
+    >>> logits.shape, state.positions
+    (torch.Size([2, 50]), (11, 11))
     """
 
     state_kind: ClassVar[type] = LMState
@@ -178,7 +185,7 @@ class LM(CausalModel[LMState]):
         """What `forward` gives to the head."""
         tokens = checked_tokens(tokens, 2, self.vocab_size)
         places = self._places(tokens, lengths, starts)
-        x = self._embedded(tokens, places)
+        x = self.embedded(tokens, places)
         again = self.checkpoint and self.training and torch.is_grad_enabled()
         for block in self._blocks():
             options: dict[str, Any] = {"lengths": lengths, "starts": starts, "mode": mode}
@@ -191,12 +198,12 @@ class LM(CausalModel[LMState]):
             return None
         b, n = tokens.shape
         if starts is None:
-            return self._within_positions(torch.arange(n, device=tokens.device), (0,) * b, n, lengths).expand(b, n)
+            return self.within_positions(torch.arange(n, device=tokens.device), (0,) * b, n, lengths).expand(b, n)
         documents = documents_of(b, n, starts=starts).in_all_rows()
         places = on_device(runs(documents.counts * 0, documents.counts), tokens.device).view(b, n)
-        return self._within_positions(places, (0,), int(documents.counts.max(initial=0)), None)
+        return self.within_positions(places, (0,), int(documents.counts.max(initial=0)), None)
 
-    def _within_positions(self, places: Tensor, start: tuple[int, ...], n: int, lengths: Any) -> Tensor:
+    def within_positions(self, places: Tensor, start: tuple[int, ...], n: int, lengths: Any) -> Tensor:
         """Places of tokens; refused if one that counts has no learned position."""
         assert self.positions is not None
         learned = len(self.positions)
@@ -210,7 +217,8 @@ class LM(CausalModel[LMState]):
             )
         return places.clamp(max=learned - 1)
 
-    def _embedded(self, tokens: Tensor, places: Tensor | None) -> Tensor:
+    def embedded(self, tokens: Tensor, places: Tensor | None) -> Tensor:
+        """What the first block gets, for tokens at these places."""
         x = self.embedding(tokens)
         if self.positions is not None and places is not None:
             x = x + functional.embedding(places, self.positions)
@@ -243,8 +251,8 @@ class LM(CausalModel[LMState]):
         if self.positions is not None:
             places = torch.tensor(state.positions, device=tokens.device)[:, None]
             places = places + torch.arange(m, device=tokens.device)
-            places = self._within_positions(places, state.positions, m, lengths)
-        x = self._embedded(tokens, places)
+            places = self.within_positions(places, state.positions, m, lengths)
+        x = self.embedded(tokens, places)
         after: list[State] = []
         for block, layer in zip(self._blocks(), state.layers, strict=True):
             x, layer = block.extend(x, layer, lengths, mode)

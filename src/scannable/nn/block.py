@@ -66,7 +66,7 @@ class Attention(nn.Module):
         if kept == 0:
             return x[:, :0]
         gathered = F.scaled_dot_product_attention(
-            self._queries(x, kept, rotation, cache, layer),
+            self.queries(x, kept, rotation, cache, layer),
             keys,
             values,
             attn_mask=mask,
@@ -85,9 +85,10 @@ class Attention(nn.Module):
             keys = F.rms_norm(keys, keys.shape[-1:])
         return (keys if rotation is None else rotate(keys, rotation)), values
 
-    def _queries(
+    def queries(
         self, x: Float[Tensor, "b n d"], kept: int, rotation: Rotation | None, cache: Memory | None, layer: int
     ) -> Float[Tensor, "b h m size"]:
+        """Those of the last `kept` positions."""
         n = x.shape[1]
         if self.query_convolution is None:
             queries = self.query(x[:, n - kept :])

@@ -9,7 +9,7 @@ from scannable.recipes.catalogue import RECIPES, about, all_recipes, recipe, rec
 from scannable.recipes.demo import demo
 from scannable.recipes.state_tracking import s5, s5_plain
 from scannable.recipes.recall import mqar
-from scannable.recipes.language_modelling import stdlib, stdlib_mamba
+from scannable.recipes.language_modelling import stdlib, stdlib_hybrid, stdlib_mamba
 
 __all__ = [
     "RECIPES",
@@ -22,5 +22,6 @@ __all__ = [
     "s5",
     "s5_plain",
     "stdlib",
+    "stdlib_hybrid",
     "stdlib_mamba",
 ]

@@ -1,6 +1,7 @@
 """State tracking in S5: the Transformer-PSMs of `scannable reproduce s5`."""
 
 from dataclasses import replace
+from typing import Literal
 
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.aids import AggFromInf, GrowingStateNoise
@@ -23,7 +24,8 @@ def s5_plain() -> Recipe[TransformerPSMConfig, GroupTask]:
     return Recipe(
         # Answers are elements like those that are read: what Agg returns can be what it reads.
         TransformerPSMConfig(120, width=128, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, tie_weights=True),
-        GroupTask("S5"),
+        # Seed 0 of the task belongs to trials (`recipes.seeds`).
+        GroupTask("S5", seed=1),
         steps=20_000,
         batch_tokens=1024,
         optimizer=Optimizer(1e-3, weight_decay=0.01, schedule="late", final=0.02),
@@ -34,16 +36,29 @@ def s5_plain() -> Recipe[TransformerPSMConfig, GroupTask]:
     )
 
 
-def helped(recipe: Recipe[TransformerPSMConfig, GroupTask]) -> Recipe[TransformerPSMConfig, GroupTask]:
+Aid = Literal["unit-states", "noise", "agg-from-inf"]
+"""What `helped` adds, one by one."""
+
+
+def helped(
+    recipe: Recipe[TransformerPSMConfig, GroupTask], *, without: Aid | None = None
+) -> Recipe[TransformerPSMConfig, GroupTask]:
     """The same with an Agg that starts from Inf's weights, and states of unit size with noise on them.
 
-    A first stage ends when the second position is learned, at which no Agg takes part; Inf is copied after it.
+    A first stage ends when the second position is learned, at which no Agg takes part; Inf is copied after it. Noise on
+    the states is kin to arXiv 2507.02782 (Buitrago Ruiz and Gu), where recurrent models that start from noisy states in
+    training go on beyond its lengths.
+
+    Args:
+        without: leave this aid out, and all else as it is.
     """
     curriculum = recipe.curriculum
+    start = () if without == "agg-from-inf" else (AggFromInf(),)
+    noise = () if without == "noise" else (GrowingStateNoise(over=1.0),)
     return replace(
         recipe,
-        model=replace(recipe.model, unit_states=True, state_noise=0.6),
-        callbacks=(AggFromInf(), GrowingStateNoise(over=1.0)),
+        model=replace(recipe.model, unit_states=without != "unit-states", state_noise=0.6 if noise else 0.0),
+        callbacks=(*start, *noise),
         curriculum=replace(
             curriculum,
             lengths=(curriculum.lengths[0], *curriculum.lengths),

@@ -14,6 +14,7 @@ from torch import Tensor
 from scannable.scan.element_type import ElementType, Leaves, sequence
 from scannable.scan.leaves import joined, length, with_time
 from scannable.scan.one_stream import OneStream
+from scannable.scan.state import check_levels
 from scannable.scan.sweep import on_levels, upsweep
 from scannable.scan.tree import flatten, tree_map, unflatten
 
@@ -26,6 +27,11 @@ class Roots(Generic[T]):
 
     For each set bit k of `position`, roots[k] is the aggregate T(k, j) of that bit's block of 2^k elements. A state is
     never changed: extending it twice is a fork.
+
+    >>> from scannable.scan import Roots, extend_roots
+    >>> _, counter = extend_roots(torch.add, Roots(), torch.arange(6))
+    >>> counter.roots
+    {1: tensor(9), 2: tensor(6)}
     """
 
     position: int = 0
@@ -34,12 +40,7 @@ class Roots(Generic[T]):
     def __post_init__(self) -> None:
         if type(self.position) is not int or self.position < 0 or not isinstance(self.roots, Mapping):
             raise TypeError(f"no roots of a scan: position {self.position!r}, roots {self.roots!r:.40}")
-        levels = {k for k in range(self.position.bit_length()) if self.position >> k & 1}
-        if self.roots.keys() != levels:
-            raise ValueError(
-                f"after {self.position} elements there are roots at the levels {sorted(levels)}, not at "
-                f"{list(self.roots)}"
-            )
+        check_levels(self.position, "roots", self.roots)
 
     @property
     def nbytes(self) -> int:
@@ -64,6 +65,13 @@ class LevelRoots(Generic[T]):
     """The roots that the binary counter held at one level, in the order of time.
 
     At a place whose bit `level` is set, the counter's root of that level is node number (place >> level) - 1.
+
+    >>> from scannable.scan import Roots, extend_roots
+    >>> levels, _ = extend_roots(torch.add, Roots(), torch.arange(6))
+    >>> levels[1].level, levels[1].nodes
+    (1, tensor([1, 9]))
+    >>> levels[1].before(range(6))
+    (tensor([2, 3]), tensor([0, 0]))
     """
 
     level: int
@@ -95,6 +103,13 @@ def extend_roots(
     The levels that had a root before any of the m places t to t + m - 1 come in order, the lowest first. Arguments as
     for `extend`. Agg is evaluated once for each pair of nodes that is finished, and called once for each level: all
     elements since the first take as many evaluations as there are elements, less the set bits of that number.
+
+    >>> from scannable.scan import Roots, extend_roots
+    >>> levels, counter = extend_roots(torch.add, Roots(), torch.arange(6))
+    >>> [(one.level, one.nodes.tolist()) for one in levels]
+    [(0, [0, 2, 4]), (1, [1, 9]), (2, [6])]
+    >>> counter.position
+    6
     """
     leaves, element, m = sequence(xs, dim)
     _check(state, element)

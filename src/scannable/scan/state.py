@@ -24,6 +24,12 @@ class ScanState(Generic[T]):
 
     Keeping the folds is what makes a push cost one fold instead of popcount(t); the values are the same.
     A state is never changed: extending it twice is a fork.
+
+    >>> _, state = sc.extend(torch.add, sc.empty(torch.tensor(0)), torch.arange(6))
+    >>> state.roots
+    {2: tensor(6), 1: tensor(9)}
+    >>> state.prefix()
+    tensor(15)
     """
 
     identity: T
@@ -35,6 +41,8 @@ class ScanState(Generic[T]):
     def __post_init__(self) -> None:
         if type(self.position) is not int or self.position < 0 or not isinstance(self.roots, Mapping):
             raise TypeError(f"no state of a scan: position {self.position!r}, roots {self.roots!r:.40}")
+        check_levels(self.position, "roots", self.roots)
+        check_levels(self.position, "folds", self.folds)
 
     def prefix(self, level: int = 0) -> T:
         """The aggregate of all whole blocks of 2^level elements so far; for level 0, of every element."""
@@ -85,10 +93,23 @@ class ScanState(Generic[T]):
         return replace(self.map(lambda leaf: leaf.to(target)), identity=unflatten(structure, moved))
 
 
+def check_levels(position: int, what: str, held: Mapping[int, object]) -> None:
+    """Refuse anything but one for each set bit of the position."""
+    levels = {k for k in range(position.bit_length()) if position >> k & 1}
+    if held.keys() != levels:
+        raise ValueError(
+            f"after {position} elements there are {what} at the levels {sorted(levels)}, not at {list(held)}"
+        )
+
+
 def empty(identity: Any, *, literal: bool = False) -> ScanState[Any]:
     """The state before the first element.
 
     `identity` is what the first prefix is. By law Agg(identity, x) = x and the call is skipped, which is what a
     learned Agg without an identity needs; `literal=True` makes the call, as Alg. 1 and Alg. 2 are printed.
+
+    >>> state = sc.empty(torch.zeros(8))
+    >>> state.position, len(state.roots)
+    (0, 0)
     """
     return ScanState(identity, literal)

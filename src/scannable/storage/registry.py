@@ -31,6 +31,7 @@ BUILT_IN = (
     "scannable.tasks.mqar",
     "scannable.tasks.text",
     "scannable.recipes.aids",
+    "scannable.experiments.as_printed_config",
     "scannable.training.recipe",
 )
 """Modules of this package that register classes when they are imported."""

@@ -72,21 +72,25 @@ def without_memory(make: Callable[[], nn.Module]) -> tuple[nn.Module, bool]:
     return model, all(tensor is None or id(tensor) in saved or not tensor.is_meta for tensor in alive)
 
 
-class _Births(TorchFunctionMode):
-    """Remembers every tensor that is made, wherever it is kept, for as long as it is.
+class WithoutValues(TorchFunctionMode):
+    """Leaves out `normal_`, for which torch would import half of its compiler on the meta device."""
 
-    It leaves out `normal_`, for which torch would import half of its compiler on the meta device.
-    """
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", None) == "normal_":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+class _Births(WithoutValues):
+    """Remembers every tensor that is made, wherever it is kept, for as long as it is."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[weakref.ref[Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", None) == "normal_":
-            return args[0] if args else kwargs["tensor"]
-        result = func(*args, **kwargs)
+        result = super().__torch_function__(func, types, args, kwargs)
         made = result if isinstance(result, tuple | list) else (result,)
         self.seen += [weakref.ref(one) for one in made if isinstance(one, Tensor)]
         return result

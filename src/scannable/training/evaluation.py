@@ -1,9 +1,10 @@
 """How good a model is at a task: loss, and error by position, over a fixed set of samples."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Indices
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from scannable.models.protocol import evaluating
 from scannable.tasks import IGNORED, Batch, Split, Task
+from scannable.training.sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,13 @@ def evaluate(
     batch_tokens: int,
     precision: str = "float32",
     each: Callable[[int, int], None] = lambda done, count: None,
+    sequence: Sequence | None = None,
 ) -> Score:
     """Over the first `samples` samples of a split, in batches of about `batch_tokens` tokens.
 
     Of a text those are windows one after the other, and `None` takes all of them: every token is asked once. `each` is
     called before every batch with the samples that are done and those that there are; what it raises ends the
-    evaluation.
+    evaluation. With `sequence`, samples are split over these processes, which all call and get the same.
     """
     text = task if isinstance(task, Text) and split != "train" else None
     there_are = text.windows(split, length) if text else samples
@@ -60,15 +63,26 @@ def evaluate(
             each(first, count)
             indices = range(first, min(count, first + at_once))
             batch = text.window_batch(split, indices, length) if text else task.batch(split, indices, length)
-            targets = batch.targets.to(device)
-            logits: Tensor = model(batch.tokens.to(device))
+            tokens, targets, places = batch.tokens.to(device), batch.targets.to(device), slice(None)
+            if sequence is None:
+                logits: Tensor = model(tokens)
+            else:
+                part = sequence.part(model, tokens.shape[1])
+                places = slice(part.first, part.stop)
+                targets = targets[:, places]
+                head: Any = model.head
+                logits = head(sequence.hidden(model, tokens[:, places], part))
             losses = functional.cross_entropy(
                 logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
             )
             valid = targets != IGNORED
-            loss += losses.reshape(targets.shape).cpu().double().sum(0)
-            wrong += ((logits.argmax(-1) != targets) & valid).sum(0).cpu()
-            asked += valid.sum(0).cpu()
+            loss[places] += losses.reshape(targets.shape).cpu().double().sum(0)
+            wrong[places] += ((logits.argmax(-1) != targets) & valid).sum(0).cpu()
+            asked[places] += valid.sum(0).cpu()
+    if sequence is not None:
+        # Every position has one owner.
+        for counts in (loss, wrong, asked):
+            sequence.add(counts)
     total = max(1.0, float(asked.sum()))
     mean = float(loss.sum()) / total
     return Score(
@@ -87,7 +101,7 @@ class Text(Protocol):
 
     def windows(self, split: Split, length: int) -> int: ...
 
-    def window_batch(self, split: Split, indices: Sequence[int], length: int) -> Batch: ...
+    def window_batch(self, split: Split, indices: Indices[int], length: int) -> Batch: ...
 
     def bytes_per_token(self, split: Split) -> float: ...
 

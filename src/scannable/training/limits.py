@@ -8,20 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.overrides import TorchFunctionMode
 
 from scannable.storage.configuration import ConfigurationError
 from scannable.storage.model_file import build_model
+from scannable.storage.weights import WithoutValues
 from scannable.training.recipe import Recipe
 
 MOST_TENSORS = 20_000
 """Of a model; each is an object, and takes time and memory even when it is small."""
 
 
-def check_memory(recipe: Recipe[Any, Any], device: str | torch.device = "cpu") -> None:
-    """Refuse a run that cannot fit, before anything of it is allocated: the bounds are what it needs at the least."""
+def check_memory(recipe: Recipe[Any, Any], device: str | torch.device = "cpu", *, shares: int = 1) -> None:
+    """Refuse a run that cannot fit, before anything of it is allocated: the bounds are what it needs at the least.
+
+    With `shares`, weights and all that belongs to them are cut into so many, and gathered whole for a step.
+    """
     # Weights, their gradient, the two moments of AdamW, and the average.
-    check_model_memory(recipe.model, 5 if recipe.ema else 4, device)
+    copies = 5 if recipe.ema else 4
+    check_model_memory(recipe.model, copies if shares == 1 else 1 + copies // shares, device)
     check_batch_memory(recipe, (*recipe.curriculum.lengths, *recipe.evaluation.lengths), device)
 
 
@@ -47,7 +51,7 @@ def check_model_memory(config: Any, copies: int = 1, device: str | torch.device 
     # At every parameter and not at the end, which a model of a billion layers would never reach.
     hook = register_module_parameter_registration_hook(count)
     try:
-        with torch.device("meta"), _WithoutValues():
+        with torch.device("meta"), WithoutValues():
             model: nn.Module = build_model(config)
         # Tied weights count once.
         compare(sum(parameter.nbytes for parameter in model.parameters()), copies)
@@ -59,15 +63,6 @@ def check_model_memory(config: Any, copies: int = 1, device: str | torch.device 
             raise ConfigurationError(f"{too_large}: {str(error).splitlines()[0]}") from error
     finally:
         hook.remove()
-
-
-class _WithoutValues(TorchFunctionMode):
-    """Leaves out `normal_`, for which torch would import half of its compiler on the meta device."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", None) == "normal_":
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def check_batch_memory(recipe: Recipe[Any, Any], lengths: Iterable[int], device: str | torch.device = "cpu") -> None:

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from scannable.storage.configuration import to_plain
 from scannable.training.average import WeightAverage
-from scannable.training.checkpoint import Checkpoint
+from scannable.training.checkpoint import Checkpoint, Keep
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, recipe_of
+from scannable.training.sharding import is_sharded, like, load_whole, put_away
 
 
 def checkpoint_of(
@@ -37,12 +38,28 @@ def checkpoint_of(
     return Checkpoint(progress.step, model.state_dict(), moments, state, average.weights if average else {})
 
 
+def share_of(model: nn.Module) -> Keep:
+    """What a process keeps of each tensor of a checkpoint: all of it, or its share of a sharded model's."""
+    if not is_sharded(model):
+        return lambda part, name, tensor: tensor
+    put_away(model)
+    parameters = dict(model.named_parameters())
+
+    def keep(part: str, name: str, tensor: Tensor) -> Tensor:
+        parameter = parameters.get(name.rsplit("/", 1)[0] if part == "optimizer" else name)
+        if parameter is None or tensor.shape != parameter.shape or not tensor.ndim:
+            return tensor
+        return like(parameter, tensor)
+
+    return keep
+
+
 def restore(
     checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None
 ) -> Progress:
     """Put what a checkpoint holds into the model, the optimizer and the average; where the run was."""
     try:
-        model.load_state_dict(checkpoint.model)
+        load_whole(model, checkpoint.model)
         if average is not None:
             average.restore(dict(checkpoint.average))
         _restore_optimizer(checkpoint, model, optimizer)
@@ -61,6 +78,13 @@ def _restore_optimizer(checkpoint: Checkpoint, model: nn.Module, optimizer: torc
     for name, value in checkpoint.optimizer.items():
         parameter, key = name.rsplit("/", 1)
         found.setdefault(parameter, {})[key] = value
+    for name, parameter in model.named_parameters():
+        if name in found:
+            # Moments are cut as their parameter is; a count of steps is one number.
+            found[name] = {
+                key: like(parameter, value) if value.shape == parameter.shape and value.ndim else value
+                for key, value in found[name].items()
+            }
     unknown = found.keys() - set(names.values())
     if unknown:
         raise KeyError(f"the optimizer has moments of {sorted(unknown)[0]!r}, which the model has not")

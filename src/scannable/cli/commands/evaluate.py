@@ -1,10 +1,17 @@
 """`scannable eval`."""
 
 import math
+from typing import TYPE_CHECKING, Any
 
-from scannable.cli.run_argument import RunFolder, check_run
+from scannable.cli.run_argument import RunFolder, check_model, load, recipe_of
 from scannable.tasks import Split
 from scannable.training.recipe import Weights, positive
+
+if TYPE_CHECKING:
+    from scannable.training.run_folder import TrainedModel
+
+LONG = 16_384
+"""Tokens above which a sample is read in pieces, from state to state, instead of at once."""
 
 
 def evaluate(
@@ -15,17 +22,19 @@ def evaluate(
     weights: Weights | None = None,
     device: str = "cpu",
 ) -> None:
-    """Measure loss and error of a trained run.
+    """Measure loss and error of a trained run or a shipped model.
 
-    At the longest length that it was trained on, or at others.
+    At the longest length that it was trained on, or at others. What is longer than 16,384 tokens, unless it is text, is
+    read in pieces, as a stream: errors and the bytes that it holds are shown as they grow.
 
-    Example:
+    Examples:
         scannable eval runs/s5 --lengths 32 64 128
+        scannable eval s5 --lengths 1000000
 
     Args:
-        run: folder of the run.
+        run: folder of the run, or a name that `scannable models` lists.
         lengths: lengths to measure at.
-        samples: samples for each length; by default 256, or all of a text.
+        samples: samples for each length; by default 256, or all of a text, or one that is read in pieces.
         split: train, validation or test.
         weights: those of the last step or the best ones; by default what the recipe tests at its end.
         device: such as cuda.
@@ -33,25 +42,39 @@ def evaluate(
     for name, number in (*(("lengths", length) for length in lengths), ("samples", samples)):
         if number is not None:
             positive(name, number)
-    check_run(run)
+    check_model(run)
     from scannable.cli.device import usable_device
     from scannable.tasks.text import TextTask
-    from scannable.training.evaluation import evaluate as measure
     from scannable.training.limits import check_batch_memory
-    from scannable.training.run_folder import load_recipe, load_trained
 
-    place, recipe = usable_device(device), load_recipe(run)
+    place, recipe = usable_device(device), recipe_of(run)
     lengths = lengths or (recipe.curriculum.lengths[-1],)
-    check_batch_memory(recipe, lengths, place)
-    found = load_trained(run, weights=weights, device=place)
-    recipe, model = found.recipe, found.model
-    if samples is None and not isinstance(recipe.task, TextTask):
-        samples = 256
+    text = isinstance(recipe.task, TextTask)
+    at_once = [length for length in lengths if text or length <= LONG]
+    check_batch_memory(recipe, at_once, place)
+    found = load(run, weights=weights, device=place)
     print(f"{run}: {found}, on the {split} split")
+    if at_once:
+        _score(found, at_once, samples if samples or text else 256, split)
+    for length in lengths:
+        if length not in at_once:
+            _read(found, length, samples or 1, split)
+
+
+def _score(found: "TrainedModel", lengths: list[int], samples: int | None, split: Split) -> None:
+    from scannable.training.evaluation import evaluate as measure
+
+    recipe = found.recipe
     print(f"{'length':>8}{'samples':>9}{'loss':>10}{'perplexity':>12}{'error':>9}{'bits/byte':>11}")
     for length in lengths:
         score = measure(
-            model, recipe.task, split, length, samples, batch_tokens=recipe.batch_tokens, precision=recipe.precision
+            found.model,
+            recipe.task,
+            split,
+            length,
+            samples,
+            batch_tokens=recipe.batch_tokens,
+            precision=recipe.precision,
         )
         bits = "-" if score.bits_per_byte is None else f"{score.bits_per_byte:.4f}"
         print(
@@ -59,3 +82,12 @@ def evaluate(
             f"{score.error:>9.2%}{bits:>11}",
             flush=True,
         )
+
+
+def _read(found: "TrainedModel", length: int, samples: int, split: Split) -> None:
+    from rich.console import Console
+
+    from scannable.cli.reading import read
+
+    console: Any = Console()
+    read(found, length, samples, console, split=split)

@@ -1,12 +1,18 @@
 """`scannable generate`."""
 
-from scannable.cli.run_argument import RunFolder, check_run
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional
+
+from scannable.cli.run_argument import check_model, load
 from scannable.storage.configuration import ConfigurationError
 from scannable.training.recipe import positive
 
 
 def generate(
-    run: RunFolder,
+    run: Positional[Annotated[Path | None, tyro.conf.arg(metavar="[RUN]")]] = None,
     prompt: str = "",
     tokens: int = 200,
     temperature: float = 0.8,
@@ -14,14 +20,15 @@ def generate(
     seed: int = 0,
     device: str = "cpu",
 ) -> None:
-    """Stream text, or tokens, from a trained run.
+    """Stream text, or tokens, from a trained run or a shipped model.
 
     Examples:
+        scannable generate --prompt "def main("
         scannable generate runs/stdlib --prompt "def main(" --tokens 500
         scannable generate runs/s5 --prompt "3 14 15"
 
     Args:
-        run: folder of the run.
+        run: folder of a run, or a name that `scannable models` lists; by default the shipped language model.
         prompt: what to go on from: text for a model of text, else token numbers with spaces between.
         tokens: how many to generate.
         temperature: 0 takes the likeliest every time.
@@ -37,16 +44,16 @@ def generate(
         positive("top_k", top_k)
     if not 0 <= seed < 2**63:
         raise ConfigurationError(f"seed={seed} must be a whole number from 0 to 2^63 - 1")
-    check_run(run)
+    run = run or _shipped_language_model()
+    check_model(run)
     import torch
 
     from scannable.cli.device import usable_device
     from scannable.models.generation import generate as stream
     from scannable.tasks.text import TextTask
-    from scannable.training.run_folder import load_trained
 
     place = usable_device(device)
-    found = load_trained(run, device=place)
+    found = load(run, device=place)
     recipe, model = found.recipe, found.model
     task = recipe.task
     if isinstance(task, TextTask):
@@ -66,3 +73,12 @@ def generate(
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
+
+
+def _shipped_language_model() -> Path:
+    from scannable.weights.shipped import language_model
+
+    name = language_model()
+    if name is None:
+        raise ConfigurationError("no language model is shipped; give the folder of a run, such as runs/stdlib")
+    return Path(name)

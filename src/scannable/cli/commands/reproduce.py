@@ -10,12 +10,12 @@ import tyro
 from tyro.conf import Positional
 
 from scannable.experiments.profile import profile_named
-from scannable.experiments.reproduce import ABOUT, named, perform
+from scannable.experiments.reproduce import ABOUT, checked_parts, named, perform
 from scannable.training.recipe import positive
 
 
 def reproduce(
-    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,all}")]],
+    experiment: Positional[Annotated[str, tyro.conf.arg(metavar="{s5,mqar,wikitext,latency,spd,space,corrected,all}")]],
     profile: Annotated[str, tyro.conf.arg(metavar="{smoke,laptop,paper}")] = "laptop",
     out: Path = Path("results"),
     runs: Path = Path("runs/reproduce"),
@@ -23,30 +23,39 @@ def reproduce(
     device: str = "cpu",
     data: str | None = None,
     tokenizer: str | None = None,
+    parts: tuple[str, ...] | None = None,
+    only_finished: bool = False,
 ) -> None:
     """Run an experiment of the paper: table, figure and page.
 
     All that it needs is trained or measured. Interrupted, training has saved itself, and the same command goes on;
-    latency and spd start anew.
+    latency, spd and space start anew.
 
     Examples:
         scannable reproduce s5 --profile smoke
         scannable reproduce wikitext --data ~/wikitext-103-raw
+        scannable reproduce s5 --only-finished
 
     Args:
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
-            token), spd (complexity classes), or all of them.
-        profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
-            on two CPU cores; paper is the paper's size, for a GPU.
+            token), spd (complexity classes), space (bytes kept for backward), corrected (what each
+            departure from the paper is worth), or all of them.
+        profile: smoke takes seconds and shows that it works; laptop takes minutes to hours on two CPU cores, and
+            about eight for s5; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
         runs: folder of the training runs.
         workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
         device: such as cuda.
-        data: text for wikitext: stdlib, a file or folder, or a WikiText folder; by default stdlib, and WikiText-103
-            from the hub for the paper's size.
-        tokenizer: for wikitext: bytes, bpe, or a folder with a tokenizer.json.
+        data: text for wikitext and corrected: stdlib, a file or folder, or a WikiText folder; by default stdlib, and
+            WikiText-103 from the hub for wikitext at the paper's size.
+        tokenizer: of that text: bytes, bpe, or a folder with a tokenizer.json.
+        parts: train only these parts (s5: psm, opponents, ablation, longer, generators, seeds, reading; mqar: sweep,
+            first, seeds; wikitext: sweep, modern, further, paper, longer, seeds, streams), and make the page of all
+            that is there.
+        only_finished: train nothing, and make the page of the runs that are finished; it says which are missing.
     """
     chosen, size = named(experiment), profile_named(profile)
+    wanted = checked_parts(chosen, parts)
     if workers is None:
         workers = 1 if size == "smoke" or device != "cpu" else min(2, os.cpu_count() or 1)
     positive("workers", workers)
@@ -73,7 +82,19 @@ def reproduce(
         for name in chosen:
             results = out / name if size == "laptop" else out / name / size
             results.mkdir(parents=True, exist_ok=True)  # before hours of work for it
-            lab = Laboratory(name, size, results, runs / name / size, console, workers, device, data, tokenizer)
+            lab = Laboratory(
+                name,
+                size,
+                results,
+                runs / name / size,
+                console,
+                workers,
+                device,
+                data,
+                tokenizer,
+                wanted,
+                only_finished,
+            )
             console.print(f"{name}: {ABOUT[name]} ({size})", highlight=False)
             perform(name, lab)
             console.print(f"{name}: written to {lab.results}", highlight=False)

@@ -1,7 +1,8 @@
 """`scannable train`."""
 
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic
 
@@ -12,6 +13,7 @@ from scannable.cli.go_on import command_to_go_on
 from scannable.cli.layer_argument import REGISTRY
 from scannable.recipes import about, recipe_named
 from scannable.storage.configuration import to_plain
+from scannable.training.parallel import Parallel
 from scannable.training.recipe import M, Recipe, T
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ Examples:
   scannable train s5
   scannable train s5 --model.width 64 --steps 5000 --out runs/narrow
   scannable train s5 --model.width 64 --steps 5000 --out runs/narrow --resume
-  torchrun --nproc-per-node 4 -m scannable train s5"""
+  torchrun --nproc-per-node 4 -m scannable train s5
+  torchrun --nproc-per-node 4 -m scannable train s5 --parallel.sequence 2 --parallel.shard"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Train(Generic[M, T]):
     """Log to Weights & Biases too."""
     device: str = "cpu"
     """Such as cuda."""
+    parallel: Parallel = field(default_factory=Parallel)
 
 
 def train(arguments: list[str]) -> None:
@@ -80,7 +84,8 @@ def work(name: str, settings: Train[Any, Any], rest: list[str]) -> None:
     from scannable.training.limits import check_samples
     from scannable.training.logging import TensorBoardSink, WandbSink
     from scannable.training.loop import Interrupted, Run
-    from scannable.training.processes import leave_processes
+    from scannable.training.processes import leave_processes, restarted
+    from scannable.training.roll_call import LostRankError
 
     recipe, folder = settings.recipe, settings.out or Path("runs") / name
     console = Console()
@@ -89,12 +94,18 @@ def work(name: str, settings: Train[Any, Any], rest: list[str]) -> None:
         chosen: list[Sink] = [TensorBoardSink(folder / "tensorboard")] if settings.tensorboard else []
         return [*chosen, WandbSink(folder, to_plain(recipe))] if settings.wandb else chosen
 
-    run = Run(recipe, folder, console=console, device=usable_device(settings.device), sinks=sinks)
-    check_samples(recipe)
+    device = usable_device(settings.device)
+    run = None
     try:
-        result = run.train(resume=settings.resume, force=settings.force)
+        run = Run(recipe, folder, console=console, device=device, sinks=sinks, parallel=settings.parallel)
+        check_samples(recipe)
+        result = run.train(resume=settings.resume or restarted(), force=settings.force)
+    except LostRankError as lost:
+        print(f"scannable: {lost}\nTo go on: {command_to_go_on(name, rest, folder)}", file=sys.stderr, flush=True)
+        # At once: to leave a group in good order would wait for the one that is missing.
+        os._exit(1)
     except Interrupted as stopped:
-        if run.processes.first:
+        if run is not None and run.processes.first:
             # One line, whatever the width of the terminal: it is meant to be pasted.
             print(f"{stopped}\nTo go on: {command_to_go_on(name, rest, folder)}", flush=True)
         sys.exit(stopped.exit_code)

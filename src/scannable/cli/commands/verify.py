@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from scannable.cli.run_argument import RunFolder, check_run
+from scannable.cli.run_argument import RunFolder, check_model, load, recipe_of
 from scannable.storage.configuration import ConfigurationError
 from scannable.training.recipe import Recipe, positive
 
@@ -17,23 +17,22 @@ def verify(run: RunFolder, length: int = 300, batch: int = 2, device: str = "cpu
         scannable verify runs/s5 --length 1000
 
     Args:
-        run: folder of the run.
+        run: folder of the run, or a name that `scannable models` lists.
         length: tokens to check on.
         batch: rows to check on.
         device: such as cuda.
     """
     positive("length", length)
     positive("batch", batch)
-    check_run(run)
+    check_model(run)
     import torch
 
     from scannable.cli.device import usable_device
     from scannable.spd import verify_duality
-    from scannable.training.run_folder import load_recipe, load_trained
 
     place = usable_device(device)
-    check_fits(load_recipe(run), batch, length, place)
-    found = load_trained(run, device=place)
+    check_fits(recipe_of(run), batch, length, place)
+    found = load(run, device=place)
     recipe, model = found.recipe, found.model
     tokens = recipe.task.batch("test", range(batch), length).tokens.to(place)
     report = verify_duality(model, tokens, dtype=torch.float64)

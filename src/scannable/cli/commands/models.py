@@ -1,0 +1,20 @@
+"""`scannable models`."""
+
+
+def models() -> None:
+    """List the trained models that come with the package.
+
+    What each is, how large, what it was trained on and what was found with it. `eval`, `generate` and `verify` take its
+    name in place of a run.
+
+    Example:
+        scannable models
+    """
+    from scannable.weights.shipped import shipped, shipped_models
+
+    for name in shipped_models():
+        about = shipped(name)
+        size = f"{about.parameters:,} parameters, {about.nbytes / 1e6:.1f} MB"
+        print(f"{name:<8}{about.title}")
+        print(f"{'':<8}{size}; {about.which} weights, step {about.step:,}, {about.tokens / 1e6:,.1f} M tokens")
+        print(f"{'':<8}{about.found}")

@@ -1,0 +1,289 @@
+"""Language modelling: figures, tables and the page, from whatever runs are there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
+from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes
+from scannable.experiments.language_runs import (
+    ADAMW,
+    GPT,
+    HYBRID,
+    MAMBA,
+    PAPER_GPT2,
+    Chosen,
+    Family,
+    Model,
+    Plan,
+    longer_name,
+    psm_name,
+)
+from scannable.experiments.scores import RunScore, Spread, sweep_table
+
+PAPER = {psm_name(32, "paper"): 24.12, psm_name(256, "paper"): 22.45, PAPER_GPT2: 22.28, MAMBA: 24.7}
+"""Perplexities on WikiText-103 that the paper gives in numbers."""
+
+
+@dataclass(frozen=True)
+class StreamedPart:
+    """A model over some positions of its streams."""
+
+    model: str
+    trained_at: int
+    begin: int
+    end: int
+    asked: int
+    loss: float
+
+
+def perplexity(rows: Sequence[RunScore], model: str) -> Spread | None:
+    """Over the seeds of a model; None if it has no run."""
+    mine = [row.perplexity for row in rows if row.model == model and row.part != "sweep"]
+    return Spread.of(mine) if mine else None
+
+
+def draw(rows: Sequence[RunScore], use: Sizes, titles: Mapping[str, str]) -> Figure:
+    """Perplexity against c: our blocks on the left, the paper's on the right; what has no c is a line across."""
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _chunks(left, rows, use, "modern")
+    for name, color, line in ((GPT, "C2", "-."), (MAMBA, "C4", ":"), (HYBRID, "C3", "--")):
+        _across(left, rows, name, color, line, titles)
+    for name, chunk, color, marker in (
+        (f"{psm_name(use.chunks[0])}-recent", use.chunks[0], "C1", "^"),
+        (f"{psm_name(use.chunks[1])}-memory", use.chunks[1], "C5", "s"),
+        (longer_name(psm_name(use.middle), use), use.middle, "C0", "*"),
+    ):
+        _point(left, rows, name, chunk, color, marker, titles)
+    _chunks(right, rows, use, "paper")
+    _across(right, rows, PAPER_GPT2, "C2", "-.", titles)
+    longest = use.chunks[-1]
+    _point(right, rows, longer_name(psm_name(longest, "paper"), use), longest, "C0", "*", titles)
+    left.set_title("Rotary, short convolutions, Muon")
+    right.set_title("The paper's blocks, AdamW")
+    for axes in (left, right):
+        axes.set(xlabel="chunk length c (tokens)", ylabel="test perplexity per token")
+        powers(axes, use.chunks)
+        tidy(axes)
+    return figure
+
+
+def _chunks(axes: Axes, rows: Sequence[RunScore], use: Sizes, family: Family) -> None:
+    found = {c: spread for c in use.chunks if (spread := perplexity(rows, psm_name(c, family)))}
+    if not found:
+        return
+    label = f"Transformer-PSM, trained at {use.context}"
+    axes.plot(list(found), [s.mean for s in found.values()], "o-", color="C0", label=label)
+    low, high = [s.least for s in found.values()], [s.greatest for s in found.values()]
+    axes.fill_between(list(found), low, high, color="C0", alpha=0.15, linewidth=0)
+
+
+def _across(axes: Axes, rows: Sequence[RunScore], name: str, color: str, line: str, titles: Mapping[str, str]) -> None:
+    if found := perplexity(rows, name):
+        axes.axhline(found.mean, color=color, linestyle=line, label=titles[name])
+        axes.axhspan(found.least, found.greatest, color=color, alpha=0.1, linewidth=0)
+
+
+def _point(
+    axes: Axes,
+    rows: Sequence[RunScore],
+    name: str,
+    chunk: int,
+    color: str,
+    marker: str,
+    titles: Mapping[str, str],
+) -> None:
+    if found := perplexity(rows, name):
+        axes.plot([chunk], [found.mean], marker, color=color, markersize=9, linestyle="", label=titles[name])
+
+
+def draw_streams(parts: Sequence[StreamedPart], titles: Mapping[str, str]) -> Figure:
+    """Perplexity by position, each stretch of positions at its middle."""
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
+    for i, name in enumerate(dict.fromkeys(part.model for part in parts)):
+        mine = [part for part in parts if part.model == name]
+        line = "-" if mine[0].trained_at == min(part.trained_at for part in parts) else "--"
+        middles = [(part.begin + part.end) / 2 for part in mine]
+        axes.plot(middles, [exp(part.loss) for part in mine], line, marker=".", color=f"C{i}", label=titles[name])
+    for length in sorted({part.trained_at for part in parts}):
+        axes.axvline(length, color="grey", linewidth=1, linestyle=":")
+        axes.text(length * 1.02, 0.98, f"trained at {length:,}", color="grey", fontsize=8, va="top",
+                  transform=axes.get_xaxis_transform())  # fmt: skip
+    axes.set(xlabel="position in the stream (tokens)", ylabel="perplexity per token", yscale="log")
+    axes.set_xscale("log", base=2)
+    tidy(axes)
+    return figure
+
+
+def write_page(
+    lab: Laboratory,
+    rows: Sequence[RunScore],
+    known: Mapping[str, Model],
+    work: Mapping[str, float],
+    streams: Sequence[StreamedPart],
+    chosen: Mapping[str, Chosen],
+    common: Plan,
+) -> None:
+    """README.md; a section without runs is left out."""
+    use = SIZES[lab.profile]
+    titles = {name: model.title for name, model in known.items()}
+    other = f" --data {lab.data}" if lab.data is not None else ""
+    other += f" --tokenizer {lab.tokenizer}" if lab.tokenizer else ""
+    modern = {name: model.title for name, model in known.items() if model.family == "modern" and model.part != "longer"}
+    paper = {name: model.title for name, model in known.items() if model.family == "paper" and model.part != "longer"}
+    longer = {name: model.title for name, model in known.items() if model.part == "longer"}
+    reference = GPT if GPT in known else PAPER_GPT2
+    save_page(
+        lab.results,
+        "Language modelling: perplexity against the chunk length",
+        'Fig. "wikitext chunk" of *Sequential-Parallel Duality in Prefix-Scannable Models*.',
+        f"`scannable reproduce wikitext --profile {lab.profile}{other}`; "
+        "resolved configurations in `configurations/`, all numbers in `wikitext.csv`. Every token of the test split is "
+        "scored once, the same tokens for every model, in windows of the length the model was trained at. "
+        "Perplexities are the mean over seeds, and in brackets the least and the greatest.",
+        *missing_runs(lab.missing),
+        "![perplexity against c](wikitext.png)",
+        *_family("## Blocks that small models learn with", rows, modern, work, reference),
+        *_findings(rows, use, "modern", GPT),
+        *_family("## The paper's blocks", rows, paper, work, PAPER_GPT2),
+        *_findings(rows, use, "paper", PAPER_GPT2),
+        *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, reference),
+        *_streams(streams, titles, use),
+        "## What differs from the paper",
+        _differences(lab, use, known, common),
+        *_sweeps(rows, known, chosen, common),
+    )
+
+
+def _family(
+    heading: str, rows: Sequence[RunScore], titles: Mapping[str, str], work: Mapping[str, float], reference: str
+) -> list[str]:
+    against = perplexity(rows, reference)
+    lines: list[list[object]] = []
+    for name, title in titles.items():
+        found = perplexity(rows, name)
+        if found is None:
+            continue
+        mine = [row for row in rows if row.model == name and row.part != "sweep"]
+        bits = [row.bits_per_byte for row in mine if row.bits_per_byte is not None]
+        lines.append(
+            [
+                title,
+                f"{mine[0].parameters:,}",
+                found.count,
+                f"{mine[0].learning_rate:g}",
+                f"{work[name] / 1e6:.2f} M",
+                f"{mine[0].tokens / 1e6:.2f} M",
+                found.cell(3),
+                "" if against is None else f"{found.mean / against.mean - 1:+.2%}",
+                Spread.of(bits).cell(4) if bits else "",
+                PAPER.get(name, ""),
+            ]
+        )
+    if not lines:
+        return []
+    head = ["model", "parameters", "seeds", "rate", "operations a token", "tokens", "perplexity"]
+    gpt = "against GPT-2" if reference == PAPER_GPT2 else "against GPT"
+    return [heading, table([*head, gpt, "bits per byte", "the paper's"], lines)]
+
+
+def _findings(rows: Sequence[RunScore], use: Sizes, family: Family, reference: str) -> list[str]:
+    """What the numbers say about the paper's claim, and about ours."""
+    said: list[str] = []
+    measured = [perplexity(rows, psm_name(c, family)) for c in use.chunks]
+    against = perplexity(rows, reference)
+    if all(measured):
+        means = [spread.mean for spread in measured if spread]
+        falls = all(later < earlier for earlier, later in pairwise(means))
+        said.append(
+            f"Perplexity {'falls' if falls else 'does not fall'} monotonically with c from {use.chunks[0]} to "
+            f"{use.chunks[-1]}."
+        )
+        if against:
+            said.append(
+                f"At c = {use.chunks[-1]} it is {means[-1] / against.mean - 1:+.2%} from full attention's (the "
+                f"paper's: {PAPER[psm_name(256, 'paper')] / PAPER[PAPER_GPT2] - 1:+.2%})."
+            )
+    hybrid = perplexity(rows, HYBRID)
+    if family == "modern" and hybrid:
+        others = {"GPT's": against, "Mamba's": perplexity(rows, MAMBA)}
+        compared = [f"{hybrid.mean / one.mean - 1:+.2%} from {name}" for name, one in others.items() if one]
+        if compared:
+            said.append(f"The hybrid's perplexity is {' and '.join(compared)}.")
+    if said:
+        said.append(
+            "Operations are those of the forward pass, counted; with its prefix carried through Inf beside every "
+            "chunk, Transformer-PSM needs more of them than full attention over the same window."
+        )
+    return [" ".join(said)] if said else []
+
+
+def _streams(parts: Sequence[StreamedPart], titles: Mapping[str, str], use: Sizes) -> list[str]:
+    if not parts:
+        return []
+    spans = sorted({(part.begin, part.end) for part in parts})
+    lines: list[list[object]] = []
+    for name in dict.fromkeys(part.model for part in parts):
+        found = {(part.begin, part.end): exp(part.loss) for part in parts if part.model == name}
+        lines.append([titles[name], *(f"{found[span]:.3f}" if span in found else "" for span in spans)])
+    return [
+        f"## Streams of {use.stream:,} tokens",
+        f"The test split as streams of {use.stream:,} tokens, read from state to state without a window: perplexity by "
+        "position, first seeds (`streams.csv`). The positions of Transformer-PSM are those within a chunk and its "
+        "prefix, at any place of the stream the same; those of attention go on, beyond all that it was trained at.",
+        "![perplexity by position](streams.png)",
+        table(["model", *(f"{begin:,} to {end:,}" for begin, end in spans)], lines),
+    ]
+
+
+def _differences(lab: Laboratory, use: Sizes, known: Mapping[str, Model], common: Plan) -> str:
+    if lab.profile == "paper":
+        return (
+            "Every token is scored, also the first of each chunk; the tokenizer is trained on the text unless given; "
+            "learning rates are swept; Mamba has as many epochs as the others, where the paper's has half of them."
+        )
+    task, chunks = common.whole.task, use.context // use.chunks[-1]
+    passes = common.whole.steps * common.whole.batch_tokens / task.counts("train").tokens
+    tokens = f"a byte-level BPE of {task.vocab_size:,} tokens" if task.tokenizer == "bpe" else f"`{task.tokenizer}`"
+    return (
+        f"- The text is `{lab.data or DATA[lab.profile]}`, as {tokens}, instead of WikiText-103; perplexities are per "
+        "token and cannot be compared with the paper's, their order can.\n"
+        f"- Small models on a CPU: width {use.width}, {use.layers} layers, of which Transformer-PSM has one in Agg; "
+        f"{passes:.2g} times the tokens of the training text.\n"
+        "- Two families. The first has rotary positions, RMSNorm, normed queries and keys and short convolutions of "
+        "four tokens, in Transformer-PSM and in attention alike, and Muon as optimizer. The second has the paper's "
+        "learned positions (which start as sinusoids), LayerNorm and AdamW. Mamba and the hybrid were swept with both "
+        "optimizers, and have the one that the sweep took.\n"
+        "- Every token is scored; the paper's code leaves out the first token of each chunk.\n"
+        f"- As in the paper a window of {use.context} has {chunks} chunks of {use.chunks[-1]}: the second one's prefix "
+        "is the first chunk itself, so that Agg takes no part, and this Transformer-PSM is attention with one layer "
+        f"less and no cut in sight. In windows of {LONGER * use.context:,} Agg works.\n"
+        "- Mamba is this library's, which equals that of `transformers` number for number."
+    )
+
+
+def _sweeps(
+    rows: Sequence[RunScore], known: Mapping[str, Model], chosen: Mapping[str, Chosen], common: Plan
+) -> list[str]:
+    titles = {
+        name: f"{model.title}, the paper's blocks" if model.family == "paper" else model.title
+        for name, model in known.items()
+    }
+    titles |= {f"{name}-{ADAMW}": f"{titles[name]}, AdamW" for name in (MAMBA, HYBRID) if name in titles}
+    taken = {(f"{name}-{ADAMW}" if one.algorithm else name, one.rate) for name, one in chosen.items()}
+    lines = sweep_table(rows, titles, common.rates, taken)
+    if not lines:
+        return []
+    return [
+        "## Learning rates",
+        f"Runs of {common.sweep_steps:,} steps with the same recipe; the lowest validation loss was taken. All chunk "
+        "lengths of a family use the learning rate of the one that was swept, and so do their variants.",
+        table(["model", "learning rate", "length", "validation loss"], lines),
+    ]

@@ -1,0 +1,259 @@
+"""State tracking: which models are trained on what, in the order of how much depends on them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from scannable.experiments.laboratory import at_rate
+from scannable.experiments.profile import Profile
+from scannable.models.layer_options import (
+    AttentionOptions,
+    DeltaNetOptions,
+    DeltaProductOptions,
+    LayerOptions,
+)
+from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
+from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.seeds import for_trials, with_seed
+from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, s5_plain
+from scannable.tasks import GroupTask
+from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+
+PSM, HELPED, GPT2, WITHOUT_POSITIONS, MAMBA = "psm-plain", "psm-helped", "gpt2", "gpt2-no-positions", "mamba"
+LSTM, DELTA_PRODUCT, DELTA_NET, RWKV7 = "lstm", "deltaproduct", "deltanet", "rwkv7"
+TITLES = {
+    HELPED: "Transformer-PSM, helped",
+    PSM: "Transformer-PSM, plain",
+    LSTM: "LSTM",
+    DELTA_PRODUCT: "DeltaProduct, 4 reflections a token",
+    DELTA_NET: "DeltaNet, negative eigenvalues",
+    RWKV7: "RWKV-7",
+    MAMBA: "Mamba",
+    GPT2: "GPT-2",
+    WITHOUT_POSITIONS: "GPT-2 without positions",
+}
+ELEMENTS = 120
+WITHOUT: dict[Aid, str] = {aid: f"psm-without-{aid}" for aid in get_args(Aid)}
+FURTHER = (LSTM, DELTA_PRODUCT)
+"""Opponents that are known to track states: more seeds, and longer training lengths."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One profile."""
+
+    recipe: Recipe[Any, Any]
+    """Of Transformer-PSM without what helps; the others have it too, but for the model and the learning rate."""
+    opponents: Mapping[str, LMConfig]
+    """In the order in which they are trained."""
+    rates: Mapping[str, tuple[float, ...]]
+    """Of the opponents; the best one is trained to the end."""
+    sweep_steps: int
+    helped_seeds: tuple[int, ...]
+    plain_seeds: tuple[int, ...]
+    further_seeds: tuple[int, ...]
+    """Of the opponents in FURTHER; of all others the first one only."""
+    longer: tuple[int, ...]
+    """Lengths of the curriculum of those that are trained longer than the others."""
+    generators: tuple[int, ...]
+    """Numbers of generators in the protocol of others."""
+    generator_lengths: tuple[int, ...]
+    """Of its curriculum."""
+    generator_tests: tuple[int, ...]
+    readings: tuple[tuple[int, int], ...]
+    """Tokens and rows that the helped models read in pieces; the longest is for the first seed alone."""
+
+
+def setting(profile: Profile) -> Setting:
+    """What each profile trains."""
+    recipe = for_trials({"smoke": smoke, "laptop": s5_plain, "paper": paper}[profile]())
+    opponents = paper_opponents() if profile == "paper" else small_opponents(recipe)
+    attention, others = ((3e-5, 1e-4, 3e-4), (1e-4, 3e-4, 1e-3)) if profile == "paper" else (
+        (3e-4, 1e-3, 3e-3),
+        (1e-3, 3e-3, 1e-2),
+    )  # fmt: skip
+    smoky = profile == "smoke"
+    return Setting(
+        recipe,
+        opponents,
+        {name: attention if name in (GPT2, WITHOUT_POSITIONS) else others for name in opponents},
+        sweep_steps=4 if smoky else 1000 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
+        helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
+        plain_seeds=(0,) if smoky else (0, 1, 2),
+        further_seeds=(0,) if smoky else (0, 1, 2),
+        longer=(3, 8) if smoky else (3, 4, 6, 8, 12, 18, 32, 64, 128),
+        generators=(4,) if smoky else (4, 8, 32),
+        generator_lengths=(4, 6) if smoky else (3, 4, 6, 8, 12, 18, 28, 40),
+        generator_tests=(12,) if smoky else (40, 64, 96, 128, 192, 256),
+        readings=((300, 2), (600, 1)) if smoky else ((1_000_000, 4), (10_000_000, 1)),
+    )
+
+
+def smoke() -> Recipe[TransformerPSMConfig, GroupTask]:
+    """The laptop's, smaller still."""
+    whole = s5_plain()
+    return replace(
+        whole,
+        model=replace(whole.model, width=16),
+        steps=20,
+        batch_tokens=128,
+        optimizer=replace(whole.optimizer, warmup=10),
+        curriculum=replace(whole.curriculum, steps=3),
+        evaluation=Evaluation(every=20, samples=8, lengths=(8, 18, 32)),
+        ema=0.5,
+        checkpoint_every=20,
+    )
+
+
+def paper() -> Recipe[TransformerPSMConfig, GroupTask]:
+    """20 epochs of 100,000 sequences for each length, at most; patience of 3 epochs."""
+    epoch = 100_000 // 32
+    return Recipe(
+        TransformerPSMConfig(ELEMENTS, width=768, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, dropout=0.1),
+        GroupTask("S5"),
+        steps=15 * 20 * epoch,
+        batch_samples=32,
+        optimizer=Optimizer(1e-4, (0.9, 0.999), weight_decay=0.01, schedule="constant", warmup=0),
+        curriculum=Curriculum(tuple(range(4, 19)), steps=20 * epoch, patience=3, fresh_optimizer=True),
+        evaluation=Evaluation(every=epoch, samples=3000, lengths=TEST_LENGTHS, patience=3),
+        checkpoint_every=epoch,
+    )
+
+
+def small_opponents(recipe: Recipe[Any, Any]) -> dict[str, LMConfig]:
+    """As wide as the Transformer-PSM, with about as many parameters; answers share their vectors with tokens, too."""
+    width, longest = recipe.model.width, recipe.evaluation.lengths[-1]
+
+    def stack(*layers: str | LayerOptions) -> LMConfig:
+        return LMConfig(ELEMENTS, layers, width, tie_weights=True)
+
+    # Like those of Transformer-PSM its weights start with the fan-in: 0.02 is for widths of 768 and more.
+    gpt2 = replace(stack(*("attention",) * 4), norm="layer", positions=longest, init_std=width**-0.5)
+    return {
+        LSTM: stack("lstm", "lstm"),
+        # Four reflections make any permutation of five things: one layer is enough.
+        DELTA_PRODUCT: stack(DeltaProductOptions(steps_per_token=4, negative_eigenvalues=True)),
+        MAMBA: stack("mamba", "mamba"),
+        GPT2: gpt2,
+        WITHOUT_POSITIONS: without_positions(gpt2),
+        DELTA_NET: stack(*(DeltaNetOptions(negative_eigenvalues=True),) * 2),
+        RWKV7: stack("rwkv7", "rwkv7"),
+    }
+
+
+def paper_opponents() -> dict[str, LMConfig]:
+    """The paper's GPT-2 and Mamba, and opponents of GPT-2's width."""
+    gpt2 = LMConfig(
+        ELEMENTS,
+        ("attention",) * 12,
+        width=768,
+        heads=12,
+        norm="layer",
+        positions=TEST_LENGTHS[-1],
+        tie_weights=True,
+        dropout=0.1,
+        init_std=GPT2_INIT_STD,
+    )
+
+    def stack(*layers: str | LayerOptions) -> LMConfig:
+        return LMConfig(ELEMENTS, layers, 768, heads=12, tie_weights=True, dropout=0.1)
+
+    return {
+        LSTM: stack("lstm", "lstm"),
+        DELTA_PRODUCT: stack(*(DeltaProductOptions(steps_per_token=4, negative_eigenvalues=True),) * 2),
+        MAMBA: LMConfig(ELEMENTS, ("mamba",) * 48, width=1024, tie_weights=True, dropout=0.1),
+        GPT2: gpt2,
+        WITHOUT_POSITIONS: without_positions(gpt2),
+        DELTA_NET: stack(*(DeltaNetOptions(negative_eigenvalues=True),) * 12),
+        RWKV7: stack(*("rwkv7",) * 12),
+    }
+
+
+def without_positions(gpt2: LMConfig) -> LMConfig:
+    """The same with nothing but the causal mask to tell places apart."""
+    return replace(gpt2, positions=0, layers=tuple(AttentionOptions(positions="none") for _ in gpt2.layers))
+
+
+def opponents(use: Setting, *, short: bool = False) -> dict[str, Callable[[float], Recipe[Any, Any]]]:
+    """Every opponent as a function of its learning rate, under the recipe of Transformer-PSM."""
+    recipe = use.recipe
+    if short:
+        recipe = replace(recipe, steps=use.sweep_steps, evaluation=replace(recipe.evaluation, lengths=()))
+    return {name: at_rate(recipe, model) for name, model in use.opponents.items()}
+
+
+def psm_recipes(use: Setting) -> dict[str, Recipe[Any, Any]]:
+    """Transformer-PSM, helped and plain: seeds in turn, so that early pages have some of both."""
+    made: dict[str, Recipe[Any, Any]] = {}
+    for seed in sorted({*use.helped_seeds, *use.plain_seeds}):
+        if seed in use.helped_seeds:
+            made[f"{HELPED}-{seed}"] = with_seed(helped(use.recipe), seed)
+        if seed in use.plain_seeds:
+            made[f"{PSM}-{seed}"] = with_seed(use.recipe, seed)
+    return made
+
+
+def ablations(use: Setting) -> dict[str, Recipe[Any, Any]]:
+    """The helped model without one of its aids, the first seed."""
+    seed = use.helped_seeds[0]
+    return {f"{name}-{seed}": with_seed(helped(use.recipe, without=aid), seed) for aid, name in WITHOUT.items()}
+
+
+def opponent_seeds(use: Setting, name: str) -> tuple[int, ...]:
+    return use.further_seeds if name in FURTHER else use.further_seeds[:1]
+
+
+def opponent_recipes(use: Setting, rates: Mapping[str, float], *, first: bool) -> dict[str, Recipe[Any, Any]]:
+    """The opponents whose rate is known, with their first seed, or with all others."""
+    return {
+        f"{name}-{seed}": with_seed(make(rates[name]), seed)
+        for name, make in opponents(use).items()
+        if name in rates
+        for seed in (opponent_seeds(use, name)[:1] if first else opponent_seeds(use, name)[1:])
+    }
+
+
+def longer_name(use: Setting, name: str) -> str:
+    return f"{name}-to-{use.longer[-1]}"
+
+
+def longer_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+    """Opponents that are trained at lengths where others report them, with as many tokens as before."""
+    seed = use.further_seeds[0]
+    made: dict[str, Recipe[Any, Any]] = {}
+    for name in FURTHER:
+        if name in rates:
+            whole = opponents(use)[name](rates[name])
+            curriculum = replace(whole.curriculum, lengths=use.longer, below=whole.curriculum.below[:1])
+            made[f"{longer_name(use, name)}-{seed}"] = with_seed(replace(whole, curriculum=curriculum), seed)
+    return made
+
+
+def generators_name(name: str, count: int) -> str:
+    return f"{name}-{count}-generators"
+
+
+def generator_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+    """In the protocol of others: words over a few generators, each model at the rate it has on all elements."""
+    seed = use.helped_seeds[0]
+    models = {HELPED: use.recipe} | {name: opponents(use)[name](rates[name]) for name in FURTHER if name in rates}
+    made: dict[str, Recipe[Any, Any]] = {}
+    for count in use.generators:
+        for name, whole in models.items():
+            recipe = replace(
+                whole,
+                task=replace(whole.task, generators=count),
+                curriculum=replace(whole.curriculum, lengths=use.generator_lengths, below=whole.curriculum.below[:1]),
+                evaluation=replace(whole.evaluation, lengths=use.generator_tests),
+            )
+            recipe = helped(recipe) if name == HELPED else recipe
+            made[f"{generators_name(name, count)}-{seed}"] = with_seed(recipe, seed)
+    return made
+
+
+def further_names(use: Setting, name: str) -> list[str]:
+    """The runs of an opponent beside those of the first table."""
+    if name not in FURTHER:
+        return []
+    counts = [f"{generators_name(name, count)}-{use.helped_seeds[0]}" for count in use.generators]
+    return [f"{longer_name(use, name)}-{use.further_seeds[0]}", *counts]
