@@ -113,6 +113,8 @@ class ScannableModel(ScannablePreTrainedModel):
         cache = past_key_values
         if cache is None and use_cache:
             cache = ScannableCache()
+        if cache is not None:
+            cache.check_rows(tokens.shape[0])
         starts = None
         if position_ids is not None and (cache is None or not cache.is_initialized):
             starts = document_starts(position_ids, tokens, None if real is None else real.real)
