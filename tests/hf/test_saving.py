@@ -64,7 +64,8 @@ def test_shards_are_put_together(tmp_path: Path) -> None:
     model = small("hybrid")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
-    assert_same_weights(load(tmp_path, device_map="cpu"), model)
+    for place in ("cpu", "auto"):
+        assert_same_weights(load(tmp_path, device_map=place), model)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -236,3 +237,6 @@ def test_inputs_that_have_no_meaning_here_are_refused() -> None:
         model(ids, position_ids=torch.tensor([[0, 1, 2, 2, 3]]))
     with pytest.raises(ValueError, match="cannot be read into a cache"):
         model(ids, position_ids=torch.tensor([[0, 1, 0, 1, 2]]), past_key_values=ScannableCache())
+    cache = model(ids, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="cannot be read into a cache"):
+        model(ids, position_ids=torch.tensor([[5, 6, 0, 1, 2]]), past_key_values=cache)

@@ -79,6 +79,7 @@ def test_documents_that_a_collator_packs_do_not_see_each_other() -> None:
         assert found.loss.item() == pytest.approx(functional.cross_entropy(expected, targets).item(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulation_and_checkpointing_change_nothing(tmp_path: Path) -> None:
     for name in ("transformer-psm", "hybrid"):
         start = small(name)
@@ -107,6 +108,18 @@ def test_accumulation_and_checkpointing_change_nothing(tmp_path: Path) -> None:
         tokens = torch.tensor([row["input_ids"] for row in ROWS[:4]])
         own: Any = models[0].eval().to_scannable()
         assert score == pytest.approx(own.loss(tokens[:, :-1], tokens[:, 1:]).item(), abs=1e-6)
+
+
+def test_smoothed_labels_are_shifted_too(tmp_path: Path) -> None:
+    """Trainer computes this loss itself, from the logits."""
+    model = small("transformer-psm")
+    ids = prompt(2, 9)
+    logs = model(ids).logits[:, :-1].log_softmax(-1)
+    likeliest = -logs.gather(2, ids[:, 1:, None]).mean()
+    expected = 0.9 * likeliest - 0.1 * logs.mean()
+    smoothing = trainer(model, tmp_path, label_smoothing_factor=0.1)
+    found = smoothing.compute_loss(model, {"input_ids": ids, "labels": ids})
+    assert found.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_a_run_that_is_resumed_is_the_run(tmp_path: Path) -> None:

@@ -146,15 +146,19 @@ class ScannableCache:
 
     # What the model does with it.
 
-    def read(self, network: CausalModel[Any], tokens: Tensor, real: RealTokens | None) -> Tensor:
-        """The hidden vectors of more columns, and the stream behind them."""
-        rows, columns = tokens.shape
+    def check_rows(self, rows: int) -> None:
+        """Refuse another batch."""
         if self.batch_size not in (None, rows):
             raise ValueError(
                 f"this cache holds {self.batch_size} rows, the input has {rows}; a cache belongs to its batch. For "
                 "beams or several sequences for each prompt, call cache.batch_repeat_interleave(n) first; for another "
                 "batch, take a new cache"
             )
+
+    def read(self, network: CausalModel[Any], tokens: Tensor, real: RealTokens | None) -> Tensor:
+        """The hidden vectors of more columns, and the stream behind them."""
+        rows, columns = tokens.shape
+        self.check_rows(rows)
         if self.state is None:
             self.state = network.initial_state(rows)
         if not self._recording and not self._waiting:

@@ -33,3 +33,9 @@ def document_starts(position_ids: Tensor, tokens: Tensor, real: Tensor | None) -
         "position_ids must count the tokens of each row from 0, or of each of several documents that are packed in "
         "rows without padding; other positions have no meaning in a model here: leave position_ids out"
     )
+
+
+def begins_anew(position_ids: Tensor, real: Tensor | None, begun: Bool[Tensor, " b"]) -> bool:
+    """Whether a token of a row that has begun is said to be the first of a document."""
+    first = (position_ids == 0) & begun[:, None]
+    return bool((first if real is None else first & real).any())

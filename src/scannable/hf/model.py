@@ -1,6 +1,6 @@
 """Any model of this library as a `PreTrainedModel`: hidden vectors for tokens, with padding and with a stream."""
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from scannable.hf import remote_code
 from scannable.hf.cache import ScannableCache
 from scannable.hf.configuration import ScannableConfig
-from scannable.hf.documents import document_starts
+from scannable.hf.documents import begins_anew, document_starts
 from scannable.hf.initial_values import fill, mark_initialized
 from scannable.hf.output_layer import build_parts
 from scannable.hf.padding import RealTokens
@@ -24,7 +24,7 @@ class ScannablePreTrainedModel(PreTrainedModel):
     config: ScannableConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = None
+    _no_split_modules: ClassVar[list[str]] = ["LMBlock", "PSMLayer"]
     # Theirs replaces scaled_dot_product_attention, which Agg and Inf use for windows that know no other process.
     _supports_context_parallel = False
 
@@ -113,9 +113,15 @@ class ScannableModel(ScannablePreTrainedModel):
         cache = past_key_values
         if cache is None and use_cache:
             cache = ScannableCache()
+        if cache is not None:
+            cache.check_rows(tokens.shape[0])
         starts = None
         if position_ids is not None and (cache is None or not cache.is_initialized):
             starts = document_starts(position_ids, tokens, None if real is None else real.real)
+        elif position_ids is not None and cache is not None and tokens.shape[1] > 1:
+            begun = torch.tensor([position > 0 for position in cache.state.positions], device=tokens.device)
+            if begins_anew(position_ids, None if real is None else real.real, begun):
+                _none_for_documents(cache)
         if starts is not None:
             # Documents that are packed have no stream: the next token would belong to the last one.
             cache = _none_for_documents(past_key_values)
