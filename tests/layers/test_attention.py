@@ -136,7 +136,7 @@ def test_in_parallel_it_is_the_plain_loop_with_all_gradients(window: int | None,
 def test_blocks_of_time_are_a_band(window: int | None, n: int) -> None:
     layer, x = layer_of(window), torch.randn(2, n, WIDTH)
     keys, values = layer.attention.keys_and_values(x, layer.rotation((0,), n))
-    queries = layer.attention._queries(x, n, layer.rotation((0,), n), None, 0)
+    queries = layer.attention.queries(x, n, layer.rotation((0,), n), None, 0)
     distance = torch.arange(n)[:, None] - torch.arange(n)
     far = (distance < 0) | (distance >= (window or n))
     scores = (queries @ keys.mT / layer.size**0.5).masked_fill(far, float("-inf"))

@@ -1,7 +1,6 @@
 """A model over a split sequence: every rank has the weights, and its own part of the tokens."""
 
 import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from scannable.distributed.layer import check_layers, layer_over_ranks, unit_of
 from scannable.distributed.messages import Group, all_gather, here, message_device
 from scannable.distributed.scan_over_ranks import split_of
 from scannable.distributed.split import Split, even_bounds
-from scannable.models.lm import LM, LMBlock
+from scannable.models.lm import LM
 from scannable.models.prefix_scannable import PrefixScannableModel
 from scannable.models.tokens import checked_tokens
 from scannable.nn.loss import sliced_cross_entropy
@@ -86,12 +85,11 @@ def _through_blocks(model: LM, tokens: Tensor, split: Split, group: Group) -> Te
         places = model.within_positions(places, (0,), split.bounds[-1], None).expand(tokens.shape)
     x = model.embedded(tokens, places)
 
-    def through(block: LMBlock, x: Tensor) -> Tensor:
+    def through(block: Any, x: Tensor) -> Tensor:
         return block.after(x, layer_over_ranks(block.mixer, block.norm(x), split, group))
 
     again = model.checkpoint and model.training and torch.is_grad_enabled()
-    blocks: Iterable[Any] = model.blocks
-    for block in blocks:
+    for block in model.blocks:
         # What is computed once more exchanges once more, on all ranks alike.
         x = checkpoint(through, block, x, use_reentrant=False) if again else through(block, x)
     return model.norm(x)
