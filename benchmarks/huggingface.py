@@ -30,7 +30,7 @@ class Nothing(ScannableForCausalLM):
 
     logits: Tensor | None = None
 
-    def forward(self, input_ids: Any = None, past_key_values: Any = None, **kwargs: Any) -> Any:
+    def forward(self, input_ids: Any = None, past_key_values: Any = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         past_key_values._columns += input_ids.shape[1]
         if self.logits is None or len(self.logits) != len(input_ids):
             self.logits = torch.zeros(len(input_ids), 1, VOCABULARY)
@@ -40,9 +40,10 @@ class Nothing(ScannableForCausalLM):
     forward.__signature__ = inspect.signature(ScannableForCausalLM.forward)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def around(model: ScannableForCausalLM, batch: int, tokens: int, rounds: int) -> list[object]:
+def around(model: Any, batch: int, tokens: int, rounds: int) -> list[object]:
     """`generate` against its two parts."""
-    nothing, own = Nothing(model.config).eval(), model.to_scannable()
+    nothing: Any = Nothing(model.config).eval()
+    own = model.to_scannable()
     prompt = torch.randint(VOCABULARY - 1, (batch, 1))
     options: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
 
@@ -69,13 +70,14 @@ def around(model: ScannableForCausalLM, batch: int, tokens: int, rounds: int) ->
     return [f"batch {batch}", 0, f"{whole:.4f}", f"{steps:.4f}", f"{loop:.4f}", f"{ratio:.3f}"]
 
 
-def against_gpt2(model: ScannableForCausalLM, context: int, tokens: int, rounds: int) -> list[object]:
+def against_gpt2(model: Any, context: int, tokens: int, rounds: int) -> list[object]:
     """`generate` behind a long context; keys and values of GPT-2 are random, since time does not depend on them."""
     config = GPT2Config(n_layer=4, n_head=HEADS, n_embd=WIDTH, n_positions=context + tokens + 1, vocab_size=VOCABULARY)
     theirs = GPT2LMHeadModel(config).eval()
     past, ours = DynamicCache(config=config), ScannableCache()
     for layer in range(4):
-        past.update(*torch.randn(2, 1, HEADS, context, WIDTH // HEADS), layer)
+        keys, values = torch.randn(2, 1, HEADS, context, WIDTH // HEADS)
+        past.update(keys, values, layer)
     ids = torch.randint(VOCABULARY - 1, (1, context + 1))
     for piece in ids[:, :context].split(4096, 1):
         model.model(piece, past_key_values=ours)

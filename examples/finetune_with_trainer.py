@@ -3,13 +3,14 @@
 python examples/finetune_with_trainer.py [--model FOLDER] [--steps 120]
 
 FOLDER is one that `scannable hf export` or `save_pretrained` wrote; without it a small hybrid of Mamba, a
-prefix-scannable layer and attention starts from nothing. The text are modules of Python's standard library, byte by byte.
+prefix-scannable layer and attention starts from nothing. The text are modules of Python's standard library, in bytes.
 """
 
 import argparse
 import tempfile
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -47,7 +48,7 @@ def main() -> None:
     folder = Path(textwrap.__file__).parent
     text = "\n".join((folder / f"{name}.py").read_text() for name in ("textwrap", "random", "argparse", "heapq"))
     tokens = tokenizer(text).input_ids
-    rows = [{"input_ids": tokens[i : i + LENGTH]} for i in range(0, len(tokens) - LENGTH, LENGTH)]
+    rows: Any = [{"input_ids": tokens[i : i + LENGTH]} for i in range(0, len(tokens) - LENGTH, LENGTH)]
     with tempfile.TemporaryDirectory() as out:
         trainer = Trainer(
             model=model,
@@ -69,7 +70,7 @@ def main() -> None:
         trainer.train()
         print(f"validation loss {before:.3f}, then {trainer.evaluate()['eval_loss']:.3f}")
         trainer.save_model(f"{out}/tuned")
-        tuned = AutoModelForCausalLM.from_pretrained(f"{out}/tuned")
+        tuned: Any = AutoModelForCausalLM.from_pretrained(f"{out}/tuned")
     prompt = tokenizer("def ", return_tensors="pt")
     written = tuned.generate(
         **prompt,

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     # Runs are exported and imported; the models themselves need the core alone.
     "hf": {"hf", "tasks", "training", *CORE},
     "explain": set(),
-    "experiments": CORE | LABORATORY,
+    "experiments": CORE | LABORATORY | {"weights"},
     "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf", "weights"},
     "zoo": {"layers"},
     "__init__": CORE | {"zoo"},

@@ -140,7 +140,7 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list_and_has_an_examp
     [
         ("demo", ["--out PATH", "folder for the report"]),
         ("eval", ["[OPTIONS] RUN", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}", "--device STR"]),
-        ("generate", ["[OPTIONS] RUN", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
+        ("generate", ["[OPTIONS] [RUN]", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
         ("verify", ["RUN", "--length INT", "tokens to check on", "--device STR"]),
         ("plot", ["RUN [RUN ...]", "folders of the runs", "--out PATH"]),
         ("explain", ["--browser, --no-browser", "not only print its path"]),

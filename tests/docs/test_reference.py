@@ -21,7 +21,7 @@ LISTED = {
         r"^\.\. auto(function|class|exception|data):: (scannable[\w.]+)$", page.read_text(), re.M
     )
 }
-PUBLIC = ("scannable", "scannable.zoo", "scannable.scan", "scannable.spd", "scannable.tasks")
+PUBLIC = tuple(f"scannable{name}" for name in ("", ".zoo", ".scan", ".spd", ".tasks", ".distributed", ".hf"))
 START = """
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -27,7 +27,7 @@ def test_they_generate_s5_as_sympy_has_it(count: int) -> None:
 @given(st.sets(st.integers(0, 119), min_size=1, max_size=3))
 def test_a_generated_subgroup_is_the_one_that_sympy_finds(elements: set[int]) -> None:
     found = generated(multiplication_table("S5"), np.array(sorted(elements)))
-    group = PermutationGroup([Permutation(ELEMENTS[i]) for i in elements])
+    group: Any = PermutationGroup([Permutation(ELEMENTS[i]) for i in elements])
     assert {ELEMENTS[i] for i in found} == {tuple(p.array_form) for p in group.elements}
 
 

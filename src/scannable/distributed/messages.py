@@ -20,7 +20,12 @@ _reduce_scatter: Any = getattr(c10d, "reduce_scatter_single", c10d.reduce_scatte
 
 @dataclass(frozen=True)
 class Message:
-    """One collective call, as this rank saw it."""
+    """One collective call, as this rank saw it.
+
+    >>> from scannable.distributed import Message
+    >>> Message("all-gather", nbytes=24, padded=32).nbytes
+    24
+    """
 
     kind: str
     nbytes: int
@@ -38,8 +43,8 @@ def traffic() -> Iterator[list[Message]]:
 
     >>> from scannable import distributed
     >>> with distributed.traffic() as messages:
-    ...     prefixes = distributed.scan(torch.add, torch.arange(5), identity=torch.tensor(0))
-    >>> messages  # alone there are none
+    ...     _ = distributed.scan(torch.add, torch.arange(6), identity=torch.tensor(0))
+    >>> messages
     []
     """
     heard: list[Message] = []

@@ -51,9 +51,8 @@ def scan(
             small message first, and whatever does not fit is an error on all of them.
 
     >>> from scannable import distributed
-    >>> agg = lambda older, newer: 2 * older + 3 * newer
-    >>> distributed.scan(agg, torch.arange(1, 6), identity=torch.tensor(0))  # alone, without torchrun
-    tensor([ 0,  1,  8, 25, 70])
+    >>> distributed.scan(torch.add, torch.arange(6), identity=torch.tensor(0))
+    tensor([ 0,  0,  1,  3,  6, 10])
     """
     state = empty(identity, literal=literal)
     return _run(agg, state, shard, dim, group, inclusive, checkpoint, split, with_state=False)[0]
@@ -76,10 +75,9 @@ def extend(
     as for a parameter. Everything else as for `scan`.
 
     >>> from scannable import distributed
-    >>> agg = lambda older, newer: 2 * older + 3 * newer
-    >>> prefixes, state = distributed.extend(agg, sc.empty(torch.tensor(0)), torch.arange(1, 6))
+    >>> prefixes, state = distributed.extend(torch.add, sc.empty(torch.tensor(0)), torch.arange(6))
     >>> prefixes, state.position
-    (tensor([ 0,  1,  8, 25, 70]), 5)
+    (tensor([ 0,  0,  1,  3,  6, 10]), 6)
     """
     prefixes, after = _run(agg, state, shard, dim, group, inclusive, checkpoint, split, with_state=True)
     assert after is not None
@@ -185,8 +183,11 @@ def agreed_split(length: int, group: Group = None, *, bounds: Sequence[int] | No
         bounds: what all ranks expect, one more than there are ranks.
 
     >>> from scannable import distributed
-    >>> distributed.agreed_split(5)
-    Split(bounds=(0, 5), rank=0)
+    >>> split = distributed.agreed_split(6)
+    >>> split.ranks, split.bounds
+    (1, (0, 6))
+    >>> distributed.scan(torch.add, torch.arange(6), identity=torch.tensor(0), split=split)
+    tensor([ 0,  0,  1,  3,  6, 10])
     """
     rank, ranks = here(group)
 

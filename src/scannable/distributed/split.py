@@ -15,10 +15,10 @@ class Split:
 
     Every rank must hold the same one: who sends what follows from it, so that no shapes travel.
 
-    >>> from scannable import distributed
-    >>> part = distributed.Split((0, 4, 4, 9), rank=2)
-    >>> part.first, part.stop, part.length
-    (4, 9, 5)
+    >>> from scannable.distributed import Split
+    >>> split = Split((0, 40, 100), rank=1)
+    >>> split.ranks, split.first, split.stop, split.length
+    (2, 40, 100, 60)
     """
 
     bounds: tuple[int, ...]
@@ -70,9 +70,9 @@ def even_bounds(n: int, ranks: int, unit: int = 1) -> tuple[int, ...]:
     Parts are rounded to powers of two of units where that costs no part more than an eighth: such parts are few blocks
     of the tree, and ranks have less to send and to merge.
 
-    >>> from scannable import distributed
-    >>> distributed.even_bounds(1000, 4)
-    (0, 240, 496, 752, 1000)
+    >>> from scannable.distributed import even_bounds
+    >>> even_bounds(100, ranks=3), even_bounds(100, ranks=3, unit=16)
+    ((0, 32, 64, 100), (0, 32, 64, 100))
     """
     if n < 0 or ranks < 1 or unit < 1:
         raise ValueError(

@@ -27,6 +27,11 @@ class ScannableConfig(PretrainedConfig):
     Args:
         network: a configuration such as `TransformerPSMConfig` or `LMConfig`, or the JSON of one.
         use_cache: whether `forward` returns a cache where neither gradients nor labels are.
+
+    >>> from scannable.hf import ScannableConfig
+    >>> config = ScannableConfig(sc.LMConfig(vocab_size=257, width=32, layers=("gla",)))
+    >>> config.hidden_size, config.vocab_size, config.typed.layers
+    (32, 257, ('gla',))
     """
 
     model_type = "scannable"
