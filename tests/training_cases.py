@@ -59,9 +59,10 @@ def steps_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], double
             progress.step += 1
         score = run.score(13)
         put_away(run.model)
-        tokens = [int(token) for token in sc.generate(run.model, [1, 2, 3], max_new_tokens=5, temperature=0.0)]  # pyright: ignore
-        logits, _ = run.model.prefill(torch.tensor([[1, 2, 3]]), run.model.initial_state(1))  # pyright: ignore
-        loss = float(run.model.loss(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, 1]])).detach())  # pyright: ignore
+        model: Any = run.model
+        tokens = [int(token) for token in sc.generate(model, [1, 2, 3], max_new_tokens=5, temperature=0.0)]
+        logits, _ = model.prefill(torch.tensor([[1, 2, 3]]), model.initial_state(1))
+        loss = float(model.loss(torch.tensor([[1, 2, 3]]), torch.tensor([[2, 3, 1]])).detach())
         put_away(run.model)
         held = sum(parameter.numel() for parameter in map(_local, run.model.parameters()))
         return {
@@ -146,18 +147,19 @@ def failing_save_case(folder: str, recipe: Recipe[Any, Any], failing: int) -> st
     run._save()
     run._until_saved()
     run.progress.step = 2
-    write = ShardWriter.write_data
+    writer: Any = ShardWriter
+    write = writer.write_data
     if run.processes.rank == failing:
 
         def refuse(*_: Any) -> Any:
             raise OSError(28, "No space left on device")
 
-        ShardWriter.write_data = refuse  # pyright: ignore
+        writer.write_data = refuse
     try:
         run._save()
         run._until_saved()
     except checkpoints.CheckpointError as error:
         return str(error)
     finally:
-        ShardWriter.write_data = write
+        writer.write_data = write
     return "nothing was wrong"

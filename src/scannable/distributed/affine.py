@@ -66,10 +66,8 @@ def _start(
     with without_autocast(state.device):
         if recurrence is None:
             # Of no positions there is no map, but its kind must be known to read those of the others.
-            any_one = layer.prepare(x.new_zeros(len(x), 1, x.shape[-1]), layer.empty(len(x)), None).recurrence
-            map_of = whole(any_one, state)
-        else:
-            map_of = whole(recurrence, state)
+            recurrence = layer.prepare(x.new_zeros(len(x), 1, x.shape[-1]), layer.empty(len(x)), None).recurrence
+        map_of = whole(recurrence, state)
         leaves, structure = flatten(map_of)
         element = ElementType.of(leaves, structure)
         mine = [leaf[None] if counts[split.rank] else leaf[None][:0] for leaf in leaves]

@@ -1,7 +1,6 @@
 """A model over a split sequence: every rank has the weights, and its own part of the tokens."""
 
 import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -99,8 +98,7 @@ def _through_blocks(model: LM, tokens: Tensor, split: Split, group: Group) -> Te
         return block.after(x, layer_over_ranks(block.mixer, block.norm(x), split, group))
 
     again = model.checkpoint and model.training and torch.is_grad_enabled()
-    blocks: Iterable[Any] = model.blocks
-    for block in blocks:
+    for block in model.blocks:
         # What is computed once more exchanges once more, on all ranks alike.
         x = checkpoint(through, block, x, use_reentrant=False) if again else through(block, x)
     return model.norm(x)

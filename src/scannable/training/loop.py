@@ -87,7 +87,7 @@ class Run:
         self.folder = folder
         self.console = console or Console()
         self.parallel = parallel or Parallel()
-        self.processes, self.device = join_processes(torch.device(device), self.parallel, _in_words(recipe))
+        self.processes, self.device = join_processes(torch.device(device), self.parallel, lambda: _in_words(recipe))
         self.recipe = pinned(recipe, folder)
         self.task: Task = self.recipe.task
         _check_vocabulary(self.recipe)

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -74,11 +75,11 @@ class Processes:
 
 
 def join_processes(
-    device: torch.device, parallel: Parallel | None = None, words: str = ""
+    device: torch.device, parallel: Parallel | None = None, words: Callable[[], str] = str
 ) -> tuple[Processes, torch.device]:
     """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda".
 
-    `words` are what all of them must say alike: what they are about to do. If they do not, each has the error.
+    What `words` returns all of them must say alike: what they are about to do. If they do not, each has the error.
     """
     parallel = parallel or Parallel()
     count = int(os.environ.get("WORLD_SIZE", "1"))
@@ -103,7 +104,7 @@ def join_processes(
         if not distributed.is_initialized():
             distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timeout)
         # Before one of them waits in a group that another does not know of.
-        (_, together), _ = agree(lambda: (parallel.shape(count), 0, f"{parallel}{words}"), None, device)
+        (_, together), _ = agree(lambda: (parallel.shape(count), 0, f"{parallel}{words()}"), None, device)
         if together == 1:
             return Processes(rank, count, roll_call=roll_call), device
         from torch.distributed.device_mesh import init_device_mesh

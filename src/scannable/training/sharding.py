@@ -49,7 +49,7 @@ def shard(model: nn.Module, device: torch.device, count: int, *, alike: bool) ->
     # A process whose part of a sample never calls Agg has no gradient for it; the others wait for one.
     model.set_reduce_scatter_unused_params(not alike)
     model.set_reshard_after_backward(False)
-    model.hidden_over_ranks = MethodType(_hidden_over_ranks, model)  # pyright: ignore
+    model.hidden_over_ranks = MethodType(_hidden_over_ranks, model)  # pyright: ignore[reportArgumentType]
     for name in METHODS:
         if hasattr(model, name):
             register_fsdp_forward_method(model, name)
