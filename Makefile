@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-lowest check docs pictures release bench mutants clean
+.PHONY: setup demo test test-slow test-hf-versions test-lowest check docs pictures release bench mutants ship clean
 
 setup: .venv/.complete
 
@@ -25,6 +25,21 @@ test-lowest: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# Generation, saving and training under older versions of transformers, each in an environment of its own: the first of
+# the range that pyproject.toml states, and one between. The newest is in .venv.
+HF_VERSIONS := 5.0.0 5.10.4
+test-hf-versions: $(HF_VERSIONS:%=test-hf-%)
+
+test-hf-%: .venv-hf/%/.complete
+	.venv-hf/$*/bin/python -m pytest -m 'not slow' tests/hf/test_generate.py tests/hf/test_saving.py
+
+.venv-hf/%/.complete: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-hf/$*
+	grep -viE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > .venv-hf/$*/constraints.txt
+	.venv-hf/$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-hf/$*/constraints.txt \
+		--editable '.[train]' accelerate beartype hypothesis pytest pytest-xdist transformers==$*
+	@touch $@
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -51,11 +66,16 @@ bench: setup
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/zoo.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/huggingface.py
 	$(BIN)/python -m benchmarks.faults
 
 # What the tests notice of small changes planted in the source, in less than half an hour on two cores.
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
+# A finished run becomes a model that comes with the package: make ship RUN=runs/s5 NAME=s5 TITLE='what it is'
+ship: setup
+	$(BIN)/python -m scannable.weights.ship "$(RUN)" "$(NAME)" "$(TITLE)"
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build dist .lowest
+	rm -rf .venv .venv-hf .lowest .pytest_cache .ruff_cache .hypothesis demo benchmarks/out docs/_build dist

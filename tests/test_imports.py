@@ -31,12 +31,13 @@ MAY_IMPORT = {
         "nn",
         "storage",
     },
+    # A shipped model is a run without the run.
+    "weights": {"weights", "storage", "training", "tasks.sample"},
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
     # Runs are exported and imported; the models themselves need the core alone.
     "hf": {"hf", "tasks", "training", *CORE},
-    "weights": {"weights", *CORE, "tasks", "training"},
     "explain": set(),
-    "experiments": CORE | LABORATORY,
+    "experiments": CORE | LABORATORY | {"weights"},
     "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf", "weights"},
     "zoo": {"layers"},
     "__init__": CORE | {"zoo"},

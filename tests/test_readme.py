@@ -112,7 +112,7 @@ def test_links_and_paths_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
         assert (ROOT / link).exists(), link
     for path in re.findall(
-        r"`((?:scan|nn|layers|models|storage|spd|hf|tasks|training|recipes|baselines|experiments|explain|cli)/[\w/]+\.(?:py|js))`",
+        r"`((?:scan|distributed|nn|layers|models|storage|spd|hf|tasks|training|recipes|baselines|experiments|explain|cli)/[\w/]+\.(?:py|js))`",
         text,
     ):
         assert (ROOT / "src/scannable" / path).exists() or (ROOT / "tests" / path).exists(), path

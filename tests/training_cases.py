@@ -1,5 +1,6 @@
 """What one process does in a test of training over several; `rank_pool.run_apart` calls these in each."""
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,10 @@ def _local(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def refused_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any]) -> str:
+def refused_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], other: Any = None) -> str:
+    """The error of a process; the last one may have another recipe or layout."""
+    if other is not None and int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+        parallel, recipe = other
     try:
         Run(recipe, Path(folder), console=QUIET, parallel=parallel)
     except ValueError as error:

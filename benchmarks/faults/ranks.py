@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.console import Console
 from torch.distributed import TCPStore
+from torch.distributed.fsdp import fully_shard
 
 import scannable.training.checkpoint as checkpoints
 from benchmarks.faults.life import Life
@@ -37,6 +38,8 @@ LAYOUTS = (
     Parallel(1, 2, timeout=TIMEOUT),
     Parallel(1, 3, shard=True, timeout=TIMEOUT),
 )
+IMPORTED = fully_shard
+"""By this process, so that no fork has to."""
 WAYS = ("killed", "stopped", "hung")
 MOMENTS = ("anywhere", "anywhere", "saving")
 
@@ -87,15 +90,16 @@ def ranks(count: int, place: Path, tally: Tally, *, seed: int = 0) -> None:
         layout = chance.choice(LAYOUTS)
         folder, wrong = place / f"lost-{number}", list[str]()
         number += 1
-        faults = list[str]()
-        for attempt in range(chance.randint(1, 3)):
+        faults, attempt = list[str](), 0
+        for _ in range(chance.randint(1, 3)):
             fault = _fault(layout, references[layout].seconds, chance)
             what = _one_fault(folder, layout, attempt, fault, wrong)
+            attempt += 1
             if what is None:
                 break
             faults.append(what)
             happened += 1
-        finished = _start(folder, layout, len(faults), None)
+        finished = _start(folder, layout, attempt, None)
         codes = [life.wait() for life in finished]
         if any(codes):
             wrong.append(f"what was started anew ended with {codes}: {finished[0].said()[-500:]}")

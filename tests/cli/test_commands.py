@@ -101,7 +101,19 @@ def assert_one_line(ended: Ended, expected: str) -> None:
 def test_help_names_the_commands(scannable: Command) -> None:
     ended = scannable("--help")
     assert ended.code == 0
-    for command in ("demo", "explain", "recipes", "train", "eval", "generate", "verify", "plot", "zoo", "reproduce"):
+    for command in (
+        "demo",
+        "explain",
+        "recipes",
+        "train",
+        "eval",
+        "generate",
+        "verify",
+        "plot",
+        "zoo",
+        "models",
+        "reproduce",
+    ):
         assert f"\n  {command} " in ended.said
     assert "--debug     show where an error comes from" in ended.said
     # For a terminal of 80 columns.
@@ -128,7 +140,7 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list_and_has_an_examp
     [
         ("demo", ["--out PATH", "folder for the report"]),
         ("eval", ["[OPTIONS] RUN", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}", "--device STR"]),
-        ("generate", ["[OPTIONS] RUN", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
+        ("generate", ["[OPTIONS] [RUN]", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
         ("verify", ["RUN", "--length INT", "tokens to check on", "--device STR"]),
         ("plot", ["RUN [RUN ...]", "folders of the runs", "--out PATH"]),
         ("explain", ["--browser, --no-browser", "not only print its path"]),

@@ -24,6 +24,8 @@ ANSWERED: list[tuple[list[str], int, str]] = [
         for recipe in ("demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid")
     ),
     (["recipes"], 0, "s5-plain"),
+    (["models", "--help"], 0, "usage: scannable models"),
+    (["models"], 0, "413,056 parameters, 1.7 MB"),
     (["explain", "--no-browser"], 0, "index.html"),
     (["completion", "bash"], 0, "complete -F"),
     (["completion", "csh"], 2, "invalid choice 'csh'"),
@@ -37,7 +39,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["train", "stdlib-mamba", "--model.layers", "gla", "mamab"], 2, "layers[1]='mamab' is none of"),
     (["train", "stdlib-mamba", "--model.layers", "mamba:state=3"], 2, "mamba has no option 'state'; did you mean"),
     (["eval"], 2, "RUN"),
-    (["eval", "nowhere"], 1, "there is no folder nowhere"),
+    (["eval", "nowhere"], 1, "such as runs/s5, or a shipped model: s5"),
     (["eval", "nowhere", "--lengths", "-3"], 1, "lengths=-3 must be above 0"),
     (["eval", "nowhere", "--split", "tset"], 2, "invalid choice 'tset'"),
     (["generate", "nowhere"], 1, "there is no folder nowhere"),

@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent.parent.parent / "results"
 CLAIMS = {
     "s5": ("s5", "psm-helped-0"),
     "s5-plain": ("s5", "psm-plain-0"),
-    "mqar": ("mqar", "psm-projection-32-0"),
+    "mqar": ("mqar", "psm-projection-16-0"),
     "stdlib": ("wikitext", "psm-128-0"),
     "stdlib-mamba": ("wikitext", "mamba-0"),
     "stdlib-hybrid": ("wikitext", "hybrid-0"),

@@ -132,13 +132,13 @@ def test_associative_recall_has_every_family_and_the_frontier() -> None:
     ]
     left, right = recall_page.draw(rows, use, held).axes
     assert set(legend(left)) == {family.title for family in use.families.values()} | {"frontier of the recurrent rows"}
-    assert "512" in left.get_xlabel() and len(legend(right)) == 8
+    assert "256" in left.get_xlabel() and len(legend(right)) == 8
     for curve in drawn(right).values():
         assert curve == ([128, 256, 512], pytest.approx([12.8, 25.6, 51.2]))
     assert [label.get_text() for label in right.get_xticklabels()] == ["128", "256", "512"]
     # Of what is there.
     left, right = recall_page.draw(rows[:6], use, held).axes
-    assert legend(left) == ["Transformer-PSM, projecting Agg"] and legend(right) == ["c = 8, projecting Agg"]
+    assert legend(left) == ["Transformer-PSM, projecting Agg"] and legend(right) == ["c = 4, projecting Agg"]
 
 
 def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:

@@ -68,6 +68,7 @@ def test_a_window_of_transformer_psm_has_its_share_of_dear_pushes() -> None:
             assert position >= sizes.chunks * sizes.chunk_length
 
 
+@pytest.mark.slow
 def test_a_smoke_run_leaves_numbers_pictures_and_a_page(tmp_path: Path) -> None:
     latency.run(Laboratory("latency", "smoke", tmp_path, tmp_path / "runs"))
     names = {path.name for path in tmp_path.iterdir()}

@@ -55,7 +55,7 @@ def trained(folder: Path, task: Any, model: Any, **options: Any) -> Path:
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     place = tmp_path_factory.mktemp(request.param)
     (place / "text.py").write_text(TEXT)
-    size = {"bpe_size": 280} if request.param == "bpe" else {}
+    size: dict[str, Any] = {"bpe_size": 280} if request.param == "bpe" else {}
     task = TextTask(str(place / "text.py"), request.param, cache=place / "cache", **size)
     if request.param == "bytes":
         model: Any = sc.TransformerPSMConfig(
@@ -70,7 +70,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def test_a_folder_is_the_run(exported: Exported) -> None:
     own = load_trained(exported.run)
-    model = AutoModelForCausalLM.from_pretrained(exported.folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(exported.folder)
     tokenizer = AutoTokenizer.from_pretrained(exported.folder)
     text = "def né(日):"
     ids = tokenizer(text, return_tensors="pt").input_ids
@@ -109,7 +109,7 @@ def test_a_folder_goes_back_bit_for_bit(exported: Exported, tmp_path: Path) -> N
 
 
 def test_other_weights_have_no_result(exported: Exported, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(exported.folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(exported.folder)
     with torch.no_grad():
         model.get_input_embeddings().weight[0, 0] += 1
     tuned = tmp_path / "tuned"
@@ -126,7 +126,7 @@ def test_other_weights_have_no_result(exported: Exported, tmp_path: Path) -> Non
 
 
 def test_a_pipeline_writes_text(exported: Exported, capsys: pytest.CaptureFixture[str]) -> None:
-    write = pipeline("text-generation", str(exported.folder), batch_size=2)
+    write: Any = pipeline("text-generation", str(exported.folder), batch_size=2)
     prompts = ["def main", "x"]
     options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 8, "return_full_text": False}
     together = [answer[0]["generated_text"] for answer in write(prompts, **options)]
@@ -160,7 +160,7 @@ def test_what_is_in_the_way_or_no_model_of_ours_is_refused(exported: Exported, t
     GPT2LMHeadModel(GPT2Config(vocab_size=5, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ModelFileError, match=r"holds a GPT2LMHeadModel, no ScannableForCausalLM"):
         import_folder(tmp_path / "gpt2", tmp_path / "out")
-    model = AutoModelForCausalLM.from_pretrained(exported.folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(exported.folder)
     model.save_pretrained(tmp_path / "damaged")
     (tmp_path / "damaged/scannable_run.json").write_text("{")
     with pytest.raises(ModelFileError, match=r"scannable_run.json cannot be read"):
@@ -186,7 +186,7 @@ def test_bytes_are_the_same_tokens(text: str) -> None:
     assert fast.decode(found) == own.decode(found) == text
 
 
-FAST = fast_tokenizer(ByteTokenizer())
+FAST: Any = fast_tokenizer(ByteTokenizer())
 
 
 def test_a_tokenizer_pads_on_the_left_and_knows_the_end() -> None:
@@ -207,7 +207,7 @@ def test_bpe_gives_the_same_tokens(tmp_path: Path) -> None:
 
 
 def test_safetensors_alone_are_read(exported: Exported, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(exported.folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(exported.folder)
     model.save_pretrained(tmp_path / "one")
     weights = load_file(tmp_path / "one/model.safetensors")
     (tmp_path / "one/model.safetensors").unlink()

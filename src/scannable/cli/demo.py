@@ -8,14 +8,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from scannable.cli import reading
 from scannable.experiments import scan_cost, streaming
 from scannable.recipes import demo as demo_recipe
 from scannable.scan import BinaryCounter, reference, scan
 from scannable.spd import CountedAgg, verify_duality
 from scannable.training.loop import Run
 from scannable.training.run_folder import load_trained
+from scannable.weights import load_shipped, shipped
 
 LETTERS = "abcdefgh"
+SHIPPED = "s5"
+FAR = 100_000
+"""Tokens that the shipped model reads."""
 
 
 def bracket(older: str, newer: str) -> str:
@@ -24,13 +29,16 @@ def bracket(older: str, newer: str) -> str:
 
 
 def run(folder: Path, console: Console, device: torch.device) -> None:
-    """One tree, walked both ways; then a model that is trained on it in parallel and streamed far beyond."""
+    """One tree, walked both ways; a model that is trained on it in parallel and streamed; and one that was trained for
+    longer, which reads far beyond its training.
+    """
     show_the_scan(folder, console)
     threads = torch.get_num_threads()
     # So small a model is hardly faster with more, and many times slower as soon as anything else runs beside it.
     torch.set_num_threads(1)
     try:
         train_and_stream(folder, console, device)
+        read_far_beyond(console, device)
     finally:
         torch.set_num_threads(threads)
 
@@ -62,6 +70,21 @@ def train_and_stream(folder: Path, console: Console, device: torch.device) -> No
             table.add_row(f"{row.n:,}", f"{row.error:.2%}", f"{row.nbytes:,}")
     console.print(table)
     console.print(f"Report: {folder} (streaming.png, scan_cost.png, their numbers, and the run)", highlight=False)
+
+
+def read_far_beyond(console: Console, device: torch.device) -> None:
+    """The shipped model of S5, thousands of times its training length, against products computed beside it."""
+    console.rule("[bold]A trained model, far beyond")
+    about, found = shipped(SHIPPED), load_shipped(SHIPPED, device=device)
+    trained, group = max(found.recipe.curriculum.lengths), found.recipe.task.group
+    console.print(
+        f"{about.title}: {about.parameters:,} parameters that come with the package. Its tokens are the "
+        f"{found.recipe.task.vocab_size} elements of {group}, and after each it says their product so far. It reads "
+        f"{FAR // trained:,} times the length that it was trained on.\n",
+        highlight=False,
+    )
+    reading.read(found, FAR, 1, console)
+    console.print(f"A million tokens: scannable eval {SHIPPED} --lengths 1000000", highlight=False)
 
 
 def show_the_scan(folder: Path, console: Console) -> None:

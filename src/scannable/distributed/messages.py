@@ -1,4 +1,4 @@
-"""The messages that ranks exchange: every one is sent here, counted, and if it fails says which rank is missing."""
+"""The messages that ranks exchange: every one is sent and counted here."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

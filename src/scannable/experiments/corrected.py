@@ -8,11 +8,23 @@ from matplotlib.figure import Figure
 
 from scannable.experiments.as_printed_config import AsPrintedConfig
 from scannable.experiments.corrected_runs import RIGHT, SIZES, Sizes, recipes
-from scannable.experiments.departures import Difference, calls, in_states, in_text, seconds, values
+from scannable.experiments.departures import Difference, calls, in_s5, in_states, in_text, seconds, values
 from scannable.experiments.errata import ERRATA
-from scannable.experiments.figure import powers, save_figure, save_json, save_page, save_rows, table, tidy
+from scannable.experiments.figure import save_figure, save_json, save_page, save_rows, table, tidy
 from scannable.experiments.laboratory import Laboratory, Trained
+from scannable.training.run_folder import TrainingError
 
+STREAMED = "perplexity of its weights when Inf gets what a stream has"
+STATES = {
+    RIGHT: "corrected",
+    "literal": "Agg(e, x) called",
+    "absolute": "absolute positions",
+    "init": "started at 0.02",
+    "late": "prefix one chunk late",
+    "swapped": "swapped scan",
+    "forgetful": "forgetful scan",
+}
+"""What tracks states, in the figure's words."""
 SWITCHES: dict[str, tuple[str, str, str]] = {
     "causal": (
         "Agg is bidirectional; released code: causal",
@@ -30,7 +42,7 @@ SWITCHES: dict[str, tuple[str, str, str]] = {
     "scoring": (
         "released code: no first token of a chunk is scored",
         "every token is",
-        "`experiments.corrected.perplexity_of`",
+        "`experiments.departures.perplexity_of`",
     ),
     "absolute": (
         "released code: learned positions from the start of the sequence",
@@ -61,8 +73,10 @@ def run(lab: Laboratory) -> None:
     """Train what needs training, measure, and leave CSV, figure and page."""
     use = SIZES[lab.profile]
     trained = lab.train(recipes(use, lab.data, lab.tokenizer))
+    if lab.missing:
+        raise TrainingError(f"{', '.join(lab.missing[:3])} and others are not trained; leave --only-finished out")
     lab.console.print(f"{lab.name}: measuring", highlight=False)
-    rows = [*values(), *calls(), *seconds(), *in_text(trained, use), *in_states(trained, use)]
+    rows = [*values(), *calls(), *seconds(), *in_s5(), *in_text(trained, use), *in_states(trained, use)]
     save_rows(rows, lab.results / "corrected.csv")
     save_json(asdict(use), lab.results / "sizes.json")
     save_figure(draw(rows, use), lab.results, "corrected")
@@ -70,49 +84,53 @@ def run(lab: Laboratory) -> None:
 
 
 def draw(rows: Sequence[Difference], use: Sizes) -> Figure:
-    """Perplexity over that of the corrected model on the left, error of state tracking by length on the right."""
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    """Perplexity over that of the corrected model on the left, error of state tracking on the right; a dot a seed."""
+    figure = Figure(figsize=(11.5, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    quantities = [
-        ("causal", "perplexity", "causal Agg"),
-        ("literal", "perplexity", "Agg(e, x) called"),
-        ("scoring", "perplexity", "first tokens not scored"),
-        ("init", "perplexity", "started at 0.02"),
-        ("late", "perplexity", "prefix one chunk late"),
-        ("absolute", "perplexity", "absolute positions"),
-        ("absolute", f"perplexity at {use.longer:,} tokens", f"the same at {use.longer:,} tokens"),
-        ("leaking", "perplexity", "leaking, as scored"),
-        ("leaking", "perplexity of its weights when Inf gets what a stream has", "leaking, as streamed"),
-    ]
-    for place, (switch, quantity, _) in enumerate(quantities):
-        ratios = [row.printed / row.corrected for row in _of(rows, switch, quantity)]
-        left.plot(ratios, [place] * len(ratios), "o", color="C3" if switch == "leaking" else "C0", alpha=0.7)
-    left.axvline(1, color="grey", linewidth=1)
-    left.set(xlabel="perplexity, as printed / corrected", xscale="log", title=f"Text, c = {use.chunk_length}")
-    left.set_yticks(range(len(quantities)), [title for _, _, title in quantities])
-    left.invert_yaxis()
-    lengths = [use.lengths[-1], *use.beyond]
-    lines = {RIGHT: "corrected", "literal": "Agg(e, x) called", "absolute": "absolute positions"}
-    lines |= {
-        "init": "started at 0.02",
-        "late": "prefix one chunk late",
-        "swapped": "swapped",
-        "forgetful": "forgetful",
+    texts = {
+        ("causal", "perplexity"): "causal Agg",
+        ("literal", "perplexity"): "Agg(e, x) called",
+        ("scoring", "perplexity"): "first tokens not scored",
+        ("late", "perplexity"): "prefix one chunk late",
+        ("init", "perplexity"): "started at 0.02",
+        ("absolute", "perplexity"): "absolute positions",
+        ("absolute", f"perplexity at {use.longer:,} tokens"): f"the same at {use.longer:,} tokens",
     }
-    for i, (name, title) in enumerate(lines.items()):
-        switch = name if name != RIGHT else "late"
-        found = [
-            fmean(row.corrected if name == RIGHT else row.printed for row in _of(rows, switch, f"error at {n:,}, %"))
-            for n in lengths
-        ]
-        right.plot(lengths, found, "o-" if name == RIGHT else ".--", color=f"C{i}", label=title)
-    right.set(
-        xlabel="length (tokens)", ylabel="token error (%), mean of the seeds", title="State tracking in S3, c = 1"
+    for place, key in enumerate(texts):
+        ratios = [row.printed / row.corrected for row in _of(rows, *key)]
+        left.plot(ratios, [place] * len(ratios), "o", color="C0", alpha=0.7)
+    left.axvline(1, color="grey", linewidth=1)
+    scored, streamed = (
+        fmean(row.printed / row.corrected for row in _of(rows, "leaking", quantity))
+        for quantity in ("perplexity", STREAMED)
     )
-    powers(right, lengths)
+    left.set(xlabel="perplexity, as printed / corrected", title=f"Text, c = {use.chunk_length}")
+    left.text(
+        0.97, 0.95, f"off the scale: leaking,\n{scored:.2f} as scored, {streamed:.0f} as streamed",
+        transform=left.transAxes, ha="right", va="top", fontsize=9, color="C3",
+    )  # fmt: skip
+    left.set_yticks(range(len(texts)), list(texts.values()))
+    for length, look in ((use.lengths[-1], "none"), (use.beyond[-1], "full")):
+        for place, name in enumerate(STATES):
+            errors = state_errors(rows, name, length)
+            label = f"at {length:,} tokens" if place == 0 else None
+            right.plot(
+                errors, [place] * len(errors), "o", color="C2", fillstyle=look, label=label, markersize=8, alpha=0.8
+            )
+    right.set(
+        xlabel="token error (%)", title=f"State tracking in S3, c = 1, trained to {use.lengths[-1]}", xlim=(-3, 100)
+    )
+    right.set_yticks(range(len(STATES)), list(STATES.values()))
     for axes in (left, right):
+        axes.invert_yaxis()
         tidy(axes)
     return figure
+
+
+def state_errors(rows: Sequence[Difference], name: str, length: int) -> list[float]:
+    """Of each seed, in percent."""
+    found = _of(rows, "late" if name == RIGHT else name, f"error at {length:,}, %")
+    return [row.corrected if name == RIGHT else row.printed for row in found]
 
 
 def _of(rows: Sequence[Difference], switch: str, quantity: str) -> list[Difference]:
@@ -151,8 +169,8 @@ def _page(lab: Laboratory, use: Sizes, rows: Sequence[Difference], trained: Mapp
         f"{states.result['parameters']:,} parameters that learns products in S3, the smallest group whose order "
         f"matters, to length {use.lengths[-1]} in {use.state_steps} steps (S5 takes an hour, not a minute). Seeds "
         f"{', '.join(map(str, use.seeds))}, in that order where there are several numbers. A difference below the "
-        "spread of the seeds is none. Perplexities are per token of the test split. Configurations are in "
-        "`configurations/`, all numbers in `corrected.csv`.",
+        "spread of the seeds is none, and milliseconds waver with what else the machine does. Perplexities are per "
+        "token of the test split. Configurations are in `configurations/`, all numbers in `corrected.csv`.",
         table(["printed", "here", "as printed by", "quantity", "corrected", "as printed"], lines),
         _remarks(rows, use),
         "## Errata",
@@ -170,10 +188,7 @@ def _page(lab: Laboratory, use: Sizes, rows: Sequence[Difference], trained: Mapp
 
 def _numbers(found: Sequence[float]) -> str:
     """In one cell, by seed; one number where all are the same."""
-    shown = [
-        f"{value:,.0f}" if value == round(value) else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
-        for value in found
-    ]
+    shown = [f"{value:,.0f}" if value == round(value) or value >= 1000 else f"{value:.4g}" for value in found]
     return shown[0] if len(set(shown)) == 1 else ", ".join(shown)
 
 
@@ -184,18 +199,28 @@ def _remarks(rows: Sequence[Difference], use: Sizes) -> str:
     def change(switch: str, quantity: str = "perplexity") -> str:
         return f"{mean(switch, quantity) / mean(switch, quantity, 'corrected') - 1:+.1%}"
 
+    learned = ", ".join(
+        f"{title} {sum(error < 2 for error in state_errors(rows, name, use.lengths[-1]))}"
+        for name, title in STATES.items()
+    )
+    (literal,) = [row for row in rows if row.switch == "literal" and row.quantity.startswith("error of the shipped S5")]
+    s5_literal = literal.printed - literal.corrected
     further = f"perplexity at {use.longer:,} tokens"
     best = [row.corrected for row in _of(rows, "causal", "perplexity")]
-    streamed = "perplexity of its weights when Inf gets what a stream has"
     return f"""What to read in it:
 
 - *The seeds of the corrected language model* lie {max(best) / min(best) - 1:.1%} apart: differences in perplexity below
   that are noise. On average causal attention in Agg makes {change("causal")}, calling Agg(e, x) {change("literal")},
   a start at 0.02 {change("init")}, a prefix one chunk late {change("late")}.
 - *At c = 1 with one layer a causal Agg is the bidirectional one*: the token that is kept sees both anyway. So the
-  paper's state tracking does not depend on the mask; its language models do.
+  paper's state tracking does not depend on the mask. At larger c it is another function.
+- *How many of the {len(use.seeds)} seeds learned to track states* (an error below 2% at length {use.lengths[-1]}):
+  {learned}. Whether so short a run learns depends on the seed too.
+- *The shipped S5 model* was trained with the right tree and the law Agg(e, x) = x. Read along the wrong trees, or one
+  chunk late, the same weights fail. Calling Agg(e, x) moves them by {s5_literal:.2g} points of error: what Inf has
+  learned to see before the first chunk has become an identity of Agg too.
 - *The leak* shows as a perplexity of {mean("leaking", "perplexity"):.2f}, which no stream can have: the same weights
-  get {mean("leaking", streamed):.1f} when Inf is given what exists at decoding time. And Alg. 4 answers for the first
+  get {mean("leaking", STREAMED):.1f} when Inf is given what exists at decoding time. And Alg. 4 answers for the first
   token of a chunk only when the whole chunk is there, {use.chunk_length} tokens late.
 - *Scoring (c-1)/c of the tokens* changes the perplexity of the same weights by {change("scoring")}.
 - *Absolute positions* make {change("absolute")} at the trained length and {change("absolute", further)} at

@@ -57,7 +57,7 @@ class Sizes:
 
 SIZES: dict[Profile, Sizes] = {
     "smoke": Sizes(16, 8, 32, 64, 4, 4, (4, 8), (16,), (0,)),
-    "laptop": Sizes(64, 32, 256, 1024, 300, 800, (4, 8, 16), (64, 256), (0, 1)),
+    "laptop": Sizes(64, 32, 256, 1024, 300, 1200, (4, 8, 16), (64, 256), (0, 1)),
     "paper": Sizes(256, 64, 512, 2048, 5000, 4000, (4, 8, 16), (64, 256, 1024), (0, 1, 2)),
 }
 
@@ -97,7 +97,8 @@ def state_recipe(use: Sizes) -> Recipe[AsPrintedConfig, Any]:
         steps=use.state_steps,
         batch_tokens=1024,
         optimizer=Optimizer(2e-3, weight_decay=0.0, warmup=min(50, use.state_steps // 4), schedule="constant"),
-        curriculum=Curriculum(use.lengths, below=(0.02,), steps=max(1, use.state_steps // 2)),
+        # No length before the one before it is learned: what cannot be learned stays where it is.
+        curriculum=Curriculum(use.lengths, below=(0.02,)),
         evaluation=Evaluation(every=max(2, use.state_steps // 8), lengths=use.beyond),
         ema=0.98,
         callbacks=(GrowingStateNoise(over=0.5),),

@@ -6,7 +6,7 @@ time turned back (`corrected_runs.py`).
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scannable.experiments import wrong_scans
+from scannable.experiments.as_printed_config import AsPrintedConfig
 from scannable.experiments.corrected_runs import RIGHT, STATE_SWITCHES, TEXT_SWITCHES, Sizes
 from scannable.experiments.laboratory import Trained
 from scannable.experiments.scan_cost import non_associative
@@ -24,7 +25,8 @@ from scannable.scan import BinaryCounter, reference, scan
 from scannable.spd.counters import CountedAgg
 from scannable.storage.model_file import build_model
 from scannable.training.evaluation import evaluate
-from scannable.training.run_folder import load_trained
+from scannable.training.run_folder import TrainedModel, load_trained
+from scannable.weights import load_shipped
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ def values() -> Iterator[Difference]:
         yield Difference(name, "right ones among 64 prefix sums", None, 64, same)
 
 
-def calls() -> Iterator[Difference]:
+def calls(numbers: Sequence[int] = (1024, 65_536)) -> Iterator[Difference]:
     """How often Agg is evaluated for a chunk, and how many calls wait for each other."""
-    for r in (1024, 65_536):
+    for r in numbers:
         kept, refolding, literal = (CountedAgg(lambda older, newer: None) for _ in range(3))
         counter: BinaryCounter[None] = BinaryCounter(kept, None)
         called: BinaryCounter[None] = BinaryCounter(literal, None, literal=True)
@@ -142,13 +144,29 @@ def _best(*functions: Callable[[], None]) -> list[float]:
     return best
 
 
+# The shipped S5 model, read in other ways than it was trained.
+
+
+def in_s5(length: int = 1024, samples: int = 32) -> Iterator[Difference]:
+    """Token errors, in percent, of one set of weights."""
+    shipped = load_shipped("s5")
+    known = {field.name: getattr(shipped.model.config, field.name) for field in fields(TransformerPSMConfig)}
+    right = _error(shipped.model, shipped, length, samples)
+    ways = {**STATE_SWITCHES, "causal": {"agg_causal": True}}
+    for name in ("causal", "literal", "late", "swapped", "forgetful"):
+        turned = build_model(AsPrintedConfig(**known | ways[name]))
+        turned.load_state_dict(shipped.model.state_dict())
+        error = _error(turned, shipped, length, samples)
+        yield Difference(name, f"error of the shipped S5 model at {length:,}, %", None, right, error)
+
+
 # What is trained.
 
 
 def as_corrected(model: Any) -> TransformerPSM:
     """The same weights, with every switch back where it should be."""
     shared = {field.name: getattr(model.config, field.name) for field in fields(TransformerPSMConfig)}
-    right = TransformerPSM(TransformerPSMConfig(**shared))
+    right = TransformerPSM(TransformerPSMConfig(**shared | {"agg_causal": False, "literal_identity": False}))
     right.load_state_dict(model.state_dict())
     return right.eval()
 
@@ -232,6 +250,6 @@ def in_states(trained: Mapping[str, Trained], use: Sizes) -> Iterator[Difference
             )
 
 
-def _error(model: Any, like: Any, length: int) -> float:
-    score = evaluate(model.eval(), like.recipe.task, "test", length, 256, batch_tokens=8192)
+def _error(model: Any, like: TrainedModel, length: int, samples: int = 256) -> float:
+    score = evaluate(model.eval(), like.recipe.task, "test", length, samples, batch_tokens=8192)
     return 100 * score.error

@@ -209,7 +209,7 @@ def _differences(profile: Profile, use: Setting) -> str:
         f"- Lengths {', '.join(map(str, recipe.curriculum.lengths))}; at most {recipe.steps:,} steps of "
         f"{recipe.batch_tokens:,} tokens; on to the next length when the validation error is below 5%, at the latest "
         f"after {recipe.curriculum.steps:,} steps; a run ends when its error at the longest length is zero.\n"
-        "- Transformer-PSM has one layer in Agg and one in Inf, all others have two, with one head and the MLP that "
+        "- Transformer-PSM has one layer in Agg and two in Inf, all others have two, with one head and the MLP that "
         "their authors give them. Attention and Transformer-PSM have rotary positions, normed queries and keys, and "
         "short convolutions of four tokens, which Mamba, Mamba-2 and both DeltaNets have of their own; GLA and "
         "log-linear attention have none. Embedding and output layer share their weights in every model.\n"

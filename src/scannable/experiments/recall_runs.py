@@ -58,7 +58,7 @@ def setting(profile: Profile) -> Setting:
     if profile == "smoke":
         families = small_families(recipe, chunks=(8, 16), widths=(8, 16), windows=(8,), full=(16,))
         return Setting(recipe, families, seeds=(0,))
-    families = small_families(recipe, chunks=(8, 16, 32, 64), widths=(32, 64, 128), windows=(16, 32, 64), full=(32, 64))
+    families = small_families(recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64))
     return Setting(recipe, families, seeds=(0, 1, 2))
 
 

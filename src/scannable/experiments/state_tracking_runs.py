@@ -77,7 +77,7 @@ def setting(profile: Profile) -> Setting:
         recipe,
         opponents,
         {name: attention if name in (GPT2, WITHOUT_POSITIONS) else others for name in opponents},
-        sweep_steps=4 if smoky else 1500 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
+        sweep_steps=4 if smoky else 1000 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
         helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
         plain_seeds=(0,) if smoky else (0, 1, 2),
         further_seeds=(0,) if smoky else (0, 1, 2),

@@ -105,23 +105,23 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
         """
         if use_cache is None and labels is not None:
             use_cache = False
-        inside = self.model(
+        hidden, *cache = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            return_dict=False,
             **kwargs,
         )
-        hidden = inside.last_hidden_state
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         loss = None
         if labels is not None:
             labels = _with_a_context(labels, attention_mask)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=inside.past_key_values)
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=next(iter(cache), None))
         return output.to_tuple() if return_dict is False else output
 
     # What generate asks for.
@@ -130,7 +130,7 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in GROWING:
@@ -152,7 +152,7 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
             cache.activate_past_recording()
 
     @property
-    def init_continuous_batching(self) -> NoReturn:
+    def init_continuous_batching(self) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Not here: with an AttributeError, those who look for continuous batching do not find it."""
         raise AttributeError(NO_PAGES)
 

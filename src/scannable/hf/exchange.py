@@ -125,7 +125,7 @@ def import_folder(folder: Path, out: Path) -> str:
 def wrapped(own: CausalModel[Any]) -> ScannableForCausalLM:
     """A model of this library for `transformers`, with its weights and in its mode."""
     config: Any = own.config
-    model = ScannableForCausalLM(ScannableConfig(config))
+    model: Any = ScannableForCausalLM(ScannableConfig(config))
     weights = {
         f"model.network.{name}": value for name, value in own.state_dict().items() if not name.startswith("head.")
     }

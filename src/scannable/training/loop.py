@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
+from scannable.storage.checked_folder import sum_of
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.files import write_whole
 from scannable.tasks import Split, Task
@@ -33,7 +34,6 @@ from scannable.training.processes import join_processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, pinned
 from scannable.training.resume import agree, checkpoint_of, going_on, restore, share_of
-from scannable.training.roll_call import RollCall
 from scannable.training.run_folder import (
     TrainingError,
     differences,
@@ -43,9 +43,11 @@ from scannable.training.run_folder import (
     only_process_in,
     write_config,
 )
-from scannable.training.saver import saver_for
 from scannable.training.signals import signals
 from scannable.training.step import NotFiniteError, Optimisation
+
+if TYPE_CHECKING:
+    from scannable.training.saver import Saver
 
 
 class DivergedError(TrainingError):
@@ -85,21 +87,21 @@ class Run:
         self.folder = folder
         self.console = console or Console()
         self.parallel = parallel or Parallel()
-        self.processes, self.device = join_processes(torch.device(device), self.parallel)
+        self.processes, self.device = join_processes(torch.device(device), self.parallel, _in_words(recipe))
         self.recipe = pinned(recipe, folder)
         self.task: Task = self.recipe.task
         _check_vocabulary(self.recipe)
-        check_memory(self.recipe, self.device)
+        check_memory(self.recipe, self.device, shares=self.processes.count if self.parallel.shard else 1)
         sharded = self.parallel.shard
-        self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
+        with self.processes.roll_call.explaining():
+            self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
+            self._saver = _saver(self) if sharded else None
         self.model, self.optimizer = self.optimisation.model, self.optimisation.optimizer
         self.average = self.optimisation.average
-        self._saver = saver_for(self.checkpoints, self.processes.first, self.parallel.timeout) if sharded else None
         self.progress = Progress()
         self.metrics = Metrics(folder / "metrics.jsonl")
         self.timing = Metrics(folder / "timing.jsonl")
         self._sinks, self._make_sinks = list[Sink](), sinks
-        self._where = RollCall(self.processes.rank, 1)
         self.asked_to_stop: int = 0
         """The number of the signal that asked for it."""
 
@@ -120,16 +122,9 @@ class Run:
             TrainingError: the folder does not fit.
         """
         alone = only_process_in(self.folder) if self.processes.first else contextlib.nullcontext()
-        roll_call = RollCall(self.processes.rank, self.processes.count)
-        with alone, signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), roll_call:
-            self._where = roll_call
-            try:
-                return self._run(resume, force)
-            except Exception as error:
-                explained = roll_call.explained(error)
-                if explained is error:
-                    raise
-                raise explained from error
+        hearing = signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        with alone, hearing, self.processes.roll_call.explaining():
+            return self._run(resume, force)
 
     def _run(self, resume: bool, force: bool) -> dict[str, Any]:
         self._prepare(resume, force)
@@ -159,7 +154,7 @@ class Run:
         recipe, progress = self.recipe, self.progress
         began, tokens_since = time.monotonic(), 0
         while progress.ended is None:
-            self._where.doing = f"at step {progress.step}"
+            self.processes.roll_call.doing = f"at step {progress.step}"
             if not progress.look_due:
                 length = self._length()
                 loss, norm, tokens = self._one_step(length)
@@ -451,6 +446,19 @@ class Run:
         where = f"step {self.progress.step} of {self.recipe.steps}"
         what = f"stopped in the test after {where}" if self.progress.ended else f"stopped at {where}"
         return Interrupted(f"{what}; checkpoint saved in {self.folder}", number)
+
+
+def _saver(run: Run) -> "Saver":
+    from scannable.training.saver import saver_for
+
+    return saver_for(run.checkpoints, run.processes.first, run.parallel.timeout)
+
+
+def _in_words(recipe: Recipe[Any, Any]) -> str:
+    """A recipe in a few words, which differ where two recipes do: long fields by their sums."""
+    plain = {name: json.dumps(value, sort_keys=True) for name, value in to_plain(recipe).items()}
+    short = {name: text if len(text) < 16 else sum_of(text.encode())["sha256"][:8] for name, text in plain.items()}
+    return "".join(f", {name}={text}" for name, text in short.items())
 
 
 def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:

@@ -16,6 +16,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -49,14 +51,17 @@ class _Word:
 
 
 class RollCall:
-    """The processes of a run, and what each is doing; `with RollCall(...)` keeps this one among them."""
+    """The processes of a run, and what each is doing; `with RollCall(...)` keeps this one among them.
 
-    def __init__(self, rank: int, count: int, store: Any = None) -> None:
+    Args:
+        rank, count: this process, and how many there are.
+        store: that all of them have; None if this one is alone.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1, store: Any = None) -> None:
         self.rank, self.count = rank, count
         self.doing: str = "starting"
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        held = store if store is not None or count == 1 else c10d.distributed_c10d._get_default_store()
-        self._store: Any = None if held is None else c10d.PrefixStore(f"roll-call/{attempt}", held)
+        self._store: Any = None if store is None else c10d.PrefixStore("roll-call", store)
         self._main = threading.get_ident()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="roll call", daemon=True)
@@ -69,10 +74,21 @@ class RollCall:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._store is None:
             return
-        if error is not None and not isinstance(error, LostRankError):
-            self._leave(error)
         self._stop.set()
         self._thread.join(5)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Errors of exchanges inside name the process that was missing."""
+        try:
+            yield
+        except Exception as error:
+            explained = self.explained(error)
+            if explained is error:
+                if not isinstance(error, LostRankError):
+                    self._leave(error)
+                raise
+            raise explained from error
 
     def explained(self, error: BaseException) -> BaseException:
         """The error to raise: the same, or, if an exchange failed, one that names who was missing from it."""
@@ -115,6 +131,8 @@ class RollCall:
         return waits, where
 
     def _leave(self, error: BaseException) -> None:
+        if self._store is None:
+            return
         try:
             cause = "" if is_exchange(error) else f"{type(error).__name__}: {_line(error)}"
             self._store.set(f"ended/{self.rank}", cause)
@@ -177,9 +195,11 @@ def is_exchange(error: BaseException | None) -> bool:
         if isinstance(error, c10d.DistError):
             return True
         # Most come as plain RuntimeErrors; what others raise knows what it says.
-        if type(error) is RuntimeError or type(error).__name__ == "CheckpointException":
-            return any(word in str(error).lower() for word in EXCHANGES)
-        error = error.__cause__
+        plain = type(error) is RuntimeError or type(error).__name__ == "CheckpointException"
+        if plain and any(word in str(error).lower() for word in EXCHANGES):
+            return True
+        # Cleaning up after it may have failed in turn.
+        error = error.__cause__ or error.__context__
     return False
 
 

@@ -60,7 +60,8 @@ def ship(run: Path, name: str, title: str, place: Path = PLACE) -> Shipped:
 def main() -> None:
     if len(sys.argv) != 4:
         sys.exit('usage: python -m scannable.weights.ship RUN NAME "what it is, in a line"')
-    made = ship(Path(sys.argv[1]), *sys.argv[2:])
+    _, run, name, title = sys.argv
+    made = ship(Path(run), name, title)
     print(f"{made.folder}: {made.parameters:,} parameters, {made.nbytes:,} bytes; {made.found}")
 
 

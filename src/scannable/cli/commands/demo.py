@@ -8,7 +8,7 @@ def demo(out: Path = Path("demo"), device: str = "cpu") -> None:
     """Train a small model in about a minute and stream it.
 
     It draws the tree of a scan, checks that the trained model is one function (in parallel, by prefill, step by step),
-    and streams it to 64 times its training length.
+    and streams it to 64 times its training length. At the end the shipped S5 model reads 100,000 tokens.
 
     Example:
         scannable demo --out /tmp/demo

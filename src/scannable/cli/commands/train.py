@@ -95,16 +95,17 @@ def work(name: str, settings: Train[Any, Any], rest: list[str]) -> None:
         return [*chosen, WandbSink(folder, to_plain(recipe))] if settings.wandb else chosen
 
     device = usable_device(settings.device)
-    run = Run(recipe, folder, console=console, device=device, sinks=sinks, parallel=settings.parallel)
-    check_samples(recipe)
+    run = None
     try:
+        run = Run(recipe, folder, console=console, device=device, sinks=sinks, parallel=settings.parallel)
+        check_samples(recipe)
         result = run.train(resume=settings.resume or restarted(), force=settings.force)
     except LostRankError as lost:
         print(f"scannable: {lost}\nTo go on: {command_to_go_on(name, rest, folder)}", file=sys.stderr, flush=True)
         # At once: to leave a group in good order would wait for the one that is missing.
         os._exit(1)
     except Interrupted as stopped:
-        if run.processes.first:
+        if run is not None and run.processes.first:
             # One line, whatever the width of the terminal: it is meant to be pasted.
             print(f"{stopped}\nTo go on: {command_to_go_on(name, rest, folder)}", flush=True)
         sys.exit(stopped.exit_code)
