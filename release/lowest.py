@@ -10,6 +10,7 @@ import sys
 import tomllib
 import venv
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FIRST = ("", "train", "plot")
@@ -27,10 +28,9 @@ TESTS = {
 """What runs with each set; tests that compare with the code of others need newer versions of everything."""
 
 
-def bounds(extras: tuple[str, ...], project: dict[str, object] | None = None) -> dict[str, str]:
+def bounds(extras: tuple[str, ...], project: dict[str, Any] | None = None) -> dict[str, str]:
     """The lower bound of each package that these extras name; "" is the core."""
     found = project or tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert isinstance(found, dict)
     lines: list[str] = []
     for extra in extras:
         lines += found["optional-dependencies"][extra] if extra else found["dependencies"]
