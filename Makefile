@@ -48,6 +48,7 @@ check: setup
 
 # The site, in docs/_build/html. Its tutorials are run; a warning or a link that leads nowhere is an error.
 docs: setup
+	rm -rf docs/_build    # pages that are no longer made would stay, with links of before
 	$(BIN)/python -m sphinx -E -q -W --keep-going -j 2 -b html -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
 

@@ -1,7 +1,7 @@
 """Run the tests with the lowest versions that pyproject.toml allows: `make test-lowest`.
 
-The core, the command line and figures first; then the models of Hugging Face, which ask for newer versions of some of
-the same packages. Tools for testing are those of constraints.txt.
+The core, the command line and figures. transformers asks for newer versions of some of the same packages, and has
+environments of its own: `make test-hf-versions`. Tools for testing are those of constraints.txt.
 """
 
 import re
@@ -14,7 +14,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FIRST = ("", "train", "plot")
-THEN = ("hf",)
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "beartype")
 TESTS = {
     FIRST: [
@@ -23,7 +22,6 @@ TESTS = {
         "tests/cli/test_quick.py", "tests/cli/test_doctor.py", "tests/cli/test_completion.py",
         "tests/docs/test_reference.py", "tests/test_examples.py",
     ],
-    THEN: ["tests/hf", "tests/baselines"],
 }  # fmt: skip
 """What runs with each set; tests that compare with the code of others need newer versions of everything."""
 
