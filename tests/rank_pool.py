@@ -105,6 +105,8 @@ def _work_apart(rank: int, store: str, pipe: Any) -> None:
     import torch
     from torch import distributed as c10d
 
+    from scannable.training.processes import leave_processes
+
     torch.set_num_threads(1)
     while (message := pipe.recv()) is not None:
         name, ranks, arguments, number = message
@@ -112,8 +114,7 @@ def _work_apart(rank: int, store: str, pipe: Any) -> None:
         if ranks > 1:
             c10d.init_process_group("gloo", init_method=f"file://{store}-{number}", rank=rank, world_size=ranks)
         _answer(pipe, lambda name=name, arguments=arguments: _named(name)(*arguments))
-        if c10d.is_initialized():
-            c10d.destroy_process_group()
+        leave_processes()
 
 
 def _answer(pipe: Any, work: Any) -> None:

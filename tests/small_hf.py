@@ -25,10 +25,10 @@ ROWS |= {name: sc.LMConfig(**LM, layers=(name,)) for name in ("s4", "lti")}
 EVERY = {**CONFIGS, **ROWS}
 
 
-def small(name: str, seed: int = 0, **options: Any) -> ScannableForCausalLM:
+def small(name: str, seed: int = 0, **options: Any) -> Any:
     """A model whose outputs differ enough that no two tokens are nearly as likely."""
     torch.manual_seed(seed)
-    model = ScannableForCausalLM(ScannableConfig(EVERY[name], **options)).double().eval()
+    model: Any = ScannableForCausalLM(ScannableConfig(EVERY[name], **options)).double().eval()
     with torch.no_grad():
         model.lm_head.weight.mul_(3)
     model.generation_config.pad_token_id = 0

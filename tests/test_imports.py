@@ -34,7 +34,8 @@ MAY_IMPORT = {
     # A shipped model is a run without the run.
     "weights": {"weights", "storage", "training", "tasks.sample"},
     "recipes": {"recipes", "models", "tasks", "training", "storage"},
-    "hf": {"hf", *CORE},
+    # Runs are exported and imported; the models themselves need the core alone.
+    "hf": {"hf", "tasks", "training", *CORE},
     "explain": set(),
     "experiments": CORE | LABORATORY | {"weights"},
     "cli": CORE | LABORATORY | {"cli", "distributed", "explain", "hf", "weights"},
@@ -68,6 +69,18 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
     below = MAY_IMPORT[room]
     wrong = [name for name in scannable_imports(path) if not any(f"{name}.".startswith(f"{one}.") for one in below)]
     assert not wrong, f"{room} may import {sorted(below)}"
+
+
+def test_a_model_for_transformers_needs_no_laboratory() -> None:
+    bridge = [
+        path
+        for path in (SOURCE / "hf").rglob("*.py")
+        if path.name not in ("exchange.py", "run_file.py", "tokenizer.py")
+    ]
+    wrong = {
+        path.name: name for path in bridge for name in scannable_imports(path) if name.startswith(("tasks", "training"))
+    }
+    assert not wrong
 
 
 def test_the_core_needs_only_torch() -> None:

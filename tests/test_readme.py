@@ -64,13 +64,14 @@ def test_the_table_of_results_is_what_was_measured() -> None:
     recall = [in_recall(model) for model in ("psm-large", "full", "mamba")]
     latency = [in_latency(model) for model in ("Transformer-PSM", "GPT-2, KV cache in place", "Mamba (ours)")]
     assert found == [
-        [in_s5(model, 18) for model in ("psm-helped", "gpt2", "mamba")],
         [in_s5(model, 4096) for model in ("psm-helped", "gpt2", "mamba")],
         [in_s5(model, 4096) for model in ("psm-plain", "gpt2", "mamba")],
-        *map(list, zip(*recall, strict=True)),
+        [worst for _, worst in recall],
         [in_text(model) for model in ("psm-128", "gpt2", "mamba")],
         *map(list, zip(*latency, strict=True)),
     ]
+    # "The baselines did not learn even length 18": no better than a few in ten.
+    assert all(float(in_s5(model, 18)) > 50 for model in ("gpt2", "mamba")) and in_s5("psm-helped", 18) == "0.00"
     assert f"one seed of three ended at an error of {in_recall('psm-small')[1]}%" in (ROOT / "README.md").read_text()
 
 
@@ -111,7 +112,7 @@ def test_links_and_paths_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
         assert (ROOT / link).exists(), link
     for path in re.findall(
-        r"`((?:scan|nn|layers|models|storage|spd|hf|tasks|training|recipes|baselines|experiments|explain|cli)/[\w/]+\.(?:py|js))`",
+        r"`((?:scan|distributed|nn|layers|models|storage|spd|hf|tasks|training|recipes|baselines|experiments|explain|cli)/[\w/]+\.(?:py|js))`",
         text,
     ):
         assert (ROOT / "src/scannable" / path).exists() or (ROOT / "tests" / path).exists(), path

@@ -1,6 +1,7 @@
 """What one process does in a test of training over several; `rank_pool.run_apart` calls these in each."""
 
-from dataclasses import replace
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ from rich.console import Console
 import scannable as sc
 from scannable.models.layer_options import PSMOptions
 from scannable.tasks import GroupTask
+from scannable.training import checkpoint as checkpoints
+from scannable.training import saver
 from scannable.training import step as step_module
 from scannable.training.loop import Run
 from scannable.training.parallel import Parallel
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+from scannable.training.resume import restore, share_of
+from scannable.training.shard_file import ShardWriter
 from scannable.training.sharding import put_away, whole
 
 PSM = sc.TransformerPSMConfig(6, 16, chunk_length=2, agg_layers=1, inf_layers=1, heads=2)
@@ -78,7 +83,10 @@ def _local(tensor: Any) -> Any:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def refused_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any]) -> str:
+def refused_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], other: Any = None) -> str:
+    """The error of a process; the last one may have another recipe or layout."""
+    if other is not None and int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
+        parallel, recipe = other
     try:
         Run(recipe, Path(folder), console=QUIET, parallel=parallel)
     except ValueError as error:
@@ -86,5 +94,70 @@ def refused_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any]) -> s
     return "nothing was wrong"
 
 
-def shorter(recipe: Recipe[Any, Any], steps: int) -> Recipe[Any, Any]:
-    return replace(recipe, steps=steps)
+def train_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], resume: bool = False) -> dict[str, Any]:
+    """A whole run, with its files."""
+    return Run(recipe, Path(folder), console=QUIET, parallel=parallel).train(resume=resume)
+
+
+def resaved_case(source: str, folder: str, parallel: Parallel, recipe: Recipe[Any, Any]) -> list[float]:
+    """What a checkpoint holds, taken over by processes of another layout and saved by them; the next step's loss."""
+    run = Run(recipe, Path(folder), console=QUIET, parallel=parallel)
+    checkpoint = checkpoints.read(Path(source), share_of(run.model))
+    run.progress = restore(checkpoint, run.model, run.optimizer, run.average)
+    run._save()
+    run._until_saved()
+    return list(run.optimisation.step(run.progress, 9)[:2])
+
+
+def changed_while_writing_case(folder: str, recipe: Recipe[Any, Any]) -> list[int]:
+    """Weights move while a checkpoint of them is being written slowly; what is there to be found meanwhile."""
+    run = Run(recipe, Path(folder), console=QUIET, parallel=Parallel(shard=True))
+    go_on = threading.Event()
+    write = saver.write_shards
+
+    def slow(*arguments: Any) -> None:
+        go_on.wait(60)
+        write(*arguments)
+
+    saver.write_shards = slow
+    try:
+        run.optimisation.step(run.progress, 9)
+        run.progress.step = 1
+        before = {name: whole(p.detach()).clone() for name, p in run.model.named_parameters()}
+        run._save()
+        for _ in range(3):
+            run.optimisation.step(run.progress, 9)
+        assert not torch.equal(before["head.weight"], whole(dict(run.model.named_parameters())["head.weight"].detach()))
+        found = checkpoints.steps(run.checkpoints)
+        go_on.set()
+        run._until_saved()
+        saved = checkpoints.read(checkpoints.path_of(run.checkpoints, 1)).model
+        assert all(torch.equal(saved[name], value) for name, value in before.items())
+        return found
+    finally:
+        saver.write_shards = write
+
+
+def failing_save_case(folder: str, recipe: Recipe[Any, Any], failing: int) -> str:
+    """One process cannot write its share."""
+    run = Run(recipe, Path(folder), console=QUIET, parallel=Parallel(shard=True))
+    run.optimisation.step(run.progress, 9)
+    run.progress.step = 1
+    run._save()
+    run._until_saved()
+    run.progress.step = 2
+    write = ShardWriter.write_data
+    if run.processes.rank == failing:
+
+        def refuse(*_: Any) -> Any:
+            raise OSError(28, "No space left on device")
+
+        ShardWriter.write_data = refuse
+    try:
+        run._save()
+        run._until_saved()
+    except checkpoints.CheckpointError as error:
+        return str(error)
+    finally:
+        ShardWriter.write_data = write
+    return "nothing was wrong"

@@ -12,13 +12,14 @@ from benchmarks.faults.changes import changes
 from benchmarks.faults.corruptions import corruptions
 from benchmarks.faults.disks import disks
 from benchmarks.faults.kills import SAVING, kills
+from benchmarks.faults.ranks import ranks
 from benchmarks.faults.signals import signals
 from benchmarks.faults.tally import Tally
 from benchmarks.faults.tiny_run import RECIPE, Reference, reference
 from benchmarks.faults.watching import MOMENTS
 from scannable.storage.files import write_csv
 
-PARTS = ("kills", "corruptions", "changes", "disks", "signals")
+PARTS = ("kills", "corruptions", "changes", "disks", "signals", "ranks")
 
 
 def main() -> None:
@@ -29,6 +30,7 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=40, help="how often to kill runs (default 40)")
     parser.add_argument("--corruptions", type=int, default=200, help="checkpoints to damage (default 200)")
+    parser.add_argument("--ranks", type=int, default=10, help="faults of one of several processes (default 10)")
     parser.add_argument("--only", choices=PARTS, help="try one part; by default all")
     parser.add_argument("--seed", type=int, default=0, help="of what is chosen at random (default 0)")
     parser.add_argument("--out", type=Path, help="write the table to this CSV file too")
@@ -47,8 +49,10 @@ def main() -> None:
                 changes(place, expected, tally)
             case "disks":
                 disks(place, expected, tally)
-            case _:
+            case "signals":
                 signals(place, expected, tally)
+            case _:
+                ranks(arguments.ranks, place, tally, seed=arguments.seed)
     print(f"\n{tally.table()}\n\n{len(tally.failures)} failures in {time.monotonic() - began:.0f} s")
     if arguments.out:
         rows = [[part, what, tried, failed] for (part, what), (tried, failed) in tally.rows.items()]

@@ -83,6 +83,10 @@ class Life:
         os.close(self.lets_go)
         return os.waitstatus_to_exitcode(status)
 
+    def finished(self) -> bool:
+        """Whether it has ended, without waiting for it; `wait` has the code."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     @property
     def moment(self) -> str:
         """The last one that the run came to."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scannable.cli.main import GROUPS
+
 SLOW = {"torch", "matplotlib", "transformers", "tokenizers", "scipy", "sympy"}
 
 ANSWERED: list[tuple[list[str], int, str]] = [
@@ -15,7 +17,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["--version"], 0, "scannable "),
     *(
         ([command, "--help"], 0, f"usage: scannable {command}")
-        for command in ("demo", "explain", "zoo", "recipes", "train", "plot", "eval", "generate", "verify", "reproduce")
+        for command in (name for group in GROUPS.values() for name in group)
     ),
     *(
         (["train", recipe, "--help"], 0, f"usage: scannable train {recipe}")
@@ -25,6 +27,9 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["models", "--help"], 0, "usage: scannable models"),
     (["models"], 0, "413,056 parameters, 1.7 MB"),
     (["explain", "--no-browser"], 0, "index.html"),
+    (["completion", "bash"], 0, "complete -F"),
+    (["completion", "csh"], 2, "invalid choice 'csh'"),
+    (["doctor", "now"], 2, "Unrecognized options: now"),
     (["dmeo"], 2, "there is no command 'dmeo'"),
     (["train", "s55"], 1, "there is no recipe 's55'"),
     (["train", "s5", "--model.widht", "3"], 2, "Unrecognized options: --model.widht"),
@@ -40,6 +45,9 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["generate", "nowhere"], 1, "there is no folder nowhere"),
     (["generate", "nowhere", "--tokens", "-1"], 1, "tokens=-1 must be 0 or above"),
     (["verify", "nowhere"], 1, "there is no folder nowhere"),
+    (["hf", "export", "nowhere", "out"], 1, "there is no folder nowhere"),
+    (["hf", "import", "nowhere", "out"], 1, "there is no folder nowhere"),
+    (["hf", "exprot", "nowhere", "out"], 2, "invalid choice 'exprot'"),
     (["plot", "nowhere"], 1, "there is no folder nowhere"),
     (["plot"], 1, "no run to draw"),
     (["zoo", "--width", "0"], 1, "width=0 must be above 0"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scannable.experiments import language_modelling, language_runs, recall, state_tracking_runs
+from scannable.experiments import language_modelling, language_runs, recall_runs, state_tracking_runs
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import SIZES
 from scannable.recipes import recipe_named
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent.parent.parent / "results"
 CLAIMS = {
     "s5": ("s5", "psm-helped-0"),
     "s5-plain": ("s5", "psm-plain-0"),
-    "mqar": ("mqar", "psm-large-0"),
+    "mqar": ("mqar", "psm-projection-16-0"),
     "stdlib": ("wikitext", "psm-128-0"),
     "stdlib-mamba": ("wikitext", "mamba-0"),
     "stdlib-hybrid": ("wikitext", "hybrid-0"),
@@ -50,12 +50,10 @@ def laptop_runs(
             **s5.generator_recipes(use, rates),
         }
     if experiment == "mqar":
-        use = recall.setting("laptop")
-        return {
-            f"{name}-{seed}": recall.final_recipe(use, name, rates.get(name, 2e-3), seed)
-            for name in use.models
-            for seed in use.seeds
-        }
+        use = recall_runs.setting("laptop")
+        usual = use.recipe.optimizer.learning_rate
+        each = {family: rates.get(one.swept, usual) for family, one in use.families.items()}
+        return recall_runs.final_recipes(use, each, use.seeds)
     common = language_runs.plan(Laboratory(experiment, "laptop", folder, folder))
     use, known = SIZES["laptop"], language_runs.models("laptop", common.whole.task.vocab_size)
     usual = common.whole.optimizer.learning_rate

@@ -3,14 +3,21 @@
 from collections.abc import Sequence
 from math import e
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments import figure as figures
-from scannable.experiments import language_page, language_runs, recall, state_tracking_page, state_tracking_runs
+from scannable.experiments import (
+    language_page,
+    language_runs,
+    recall_page,
+    recall_runs,
+    state_tracking_page,
+    state_tracking_runs,
+)
 from scannable.experiments.laboratory import Trained
 from scannable.experiments.language_profiles import SIZES
 from scannable.experiments.scores import RunScore, Spread, best_rate, error_by_length, run_scores, sweep_table
@@ -114,18 +121,45 @@ def test_the_defect_is_beside_the_errors() -> None:
     assert drawn(axes)["error at 64"] == ([10, 20], [0.6, 0.2])
 
 
-def test_associative_recall_has_every_model_at_every_length() -> None:
-    titles = recall.setting("paper").titles
-    rows = [outcome(name, length, length / 1000) for name in titles for length in (128, 256, 512)]
-    axes = only_axes(recall.draw(rows, titles))
-    assert legend(axes) == list(titles.values()) and len(titles) == 6
-    for curve in drawn(axes).values():
+def test_associative_recall_has_every_family_and_the_frontier() -> None:
+    use = recall_runs.setting("laptop")
+    held = {name: 1000 * (i + 1) for i, name in enumerate(use.models)}
+    rows = [
+        outcome(name, length, length / 1000, seed=seed)
+        for name in held
+        for length in (128, 256, 512)
+        for seed in (0, 1)
+    ]
+    left, right = recall_page.draw(rows, use, held).axes
+    assert set(legend(left)) == {family.title for family in use.families.values()} | {"frontier of the recurrent rows"}
+    assert "256" in left.get_xlabel() and len(legend(right)) == 8
+    for curve in drawn(right).values():
         assert curve == ([128, 256, 512], pytest.approx([12.8, 25.6, 51.2]))
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["128", "256", "512"]
-    again = [outcome("full", length, 0.5, seed=1) for length in (128, 256, 512)]
-    axes = only_axes(recall.draw([*rows, *again], titles))
-    assert legend(axes) == list(titles.values())
-    assert [list(cast(Any, line.get_ydata())) for line in axes.lines].count([50.0] * 3) == 1 and len(axes.lines) == 7
+    assert [label.get_text() for label in right.get_xticklabels()] == ["128", "256", "512"]
+    # Of what is there.
+    left, right = recall_page.draw(rows[:6], use, held).axes
+    assert legend(left) == ["Transformer-PSM, projecting Agg"] and legend(right) == ["c = 4, projecting Agg"]
+
+
+def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:
+    return recall_page.Place("family", name, "recurrent", nbytes, Spread.of([accuracy]))
+
+
+def test_a_frontier_has_what_none_beats_with_as_few_bytes() -> None:
+    points = [
+        place("d", 400, 0.8),
+        place("a", 100, 0.5),
+        place("c", 300, 0.4),
+        place("b", 200, 0.7),
+        place("e", 400, 0.6),
+    ]
+    line = recall_page.frontier(points)
+    assert [point.model for point in line] == ["a", "b", "d"]
+    # Above it, on it, smaller than all of it, and below.
+    assert recall_page.below(place("x", 250, 0.9), line) is None
+    assert recall_page.below(place("x", 200, 0.7), line) is None
+    assert recall_page.below(place("x", 99, 0.0), line) is None
+    assert recall_page.below(place("x", 350, 0.6), line) == line[1]
 
 
 def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_what_has_none() -> None:
@@ -174,7 +208,7 @@ def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
 
 
 def trained(rate: float, stage: int, loss: float) -> Trained:
-    recipe: Recipe[Any, Any] = recall.setting("smoke").recipe
+    recipe: Recipe[Any, Any] = recall_runs.setting("smoke").recipe
     score = {"length": 32, "samples": 4, "loss": 2.0, "error": 0.5, "bits_per_byte": None}
     best = {"step": 3, "stage": stage, "loss": loss, "error": 0.5}
     result = {"steps": 5, "tokens": 50, "parameters": 7, "best": best, "test": [score, score | {"length": 48}]}
@@ -196,7 +230,7 @@ def test_the_best_rate_came_furthest_and_then_lowest(found: dict[float, tuple[in
 def test_a_run_is_a_row_for_each_test_length() -> None:
     rows = run_scores(trained(1e-3, 1, 0.25), "psm", "final")
     assert [row.length for row in rows] == [32, 48]
-    lengths = recall.setting("smoke").recipe.curriculum.lengths
+    lengths = recall_runs.setting("smoke").recipe.curriculum.lengths
     assert {(row.model, row.part, row.trained_to, row.validation_loss) for row in rows} == {
         ("psm", "final", lengths[1], 0.25)
     }

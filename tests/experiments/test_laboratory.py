@@ -119,6 +119,26 @@ def test_what_is_missing_is_trained_and_only_that(tmp_path: Path) -> None:
     assert files_of(tmp_path / "runs") == before
 
 
+def test_what_is_finished_is_taken_and_what_is_not_is_noted(tmp_path: Path) -> None:
+    first = laboratory_in(tmp_path).train({"one": TWO["one"]})
+    before = files_of(tmp_path / "runs")
+    (tmp_path / "results" / "configurations" / "older.json").write_text("{}")
+    for options in ({"only_finished": True}, {"parts": ("other",)}):
+        lab = laboratory_in(tmp_path, **options)
+        assert not lab.trains("final") and lab.train(TWO, "final") == first
+        assert (lab.taken, lab.missing) == (["one"], ["two"])
+        assert lab.sweep({"three": lambda rate: TWO["two"]}, (0.1, 0.2), "final") == {}
+        assert lab.missing == ["two", "sweep-three-0.1", "sweep-three-0.2"]
+        assert files_of(tmp_path / "runs") == before
+    # What a page is not made of goes, once it is made.
+    lab.drop_other_configurations()
+    assert [path.name for path in (tmp_path / "results" / "configurations").iterdir()] == ["one.json"]
+    with pytest.raises(TrainingError, match="holds a run of another configuration"):
+        laboratory_in(tmp_path, only_finished=True).train({"one": recipe_of(seed=5)})
+    # The part that is asked for is trained.
+    assert laboratory_in(tmp_path, parts=("final",)).train(TWO, "final").keys() == {"one", "two"}
+
+
 def stop_at(monkeypatch: pytest.MonkeyPatch, method: str, when: Callable[[Run], bool]) -> None:
     """Send this process a signal, as someone from outside would."""
     whole = getattr(Run, method)

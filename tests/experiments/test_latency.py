@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scannable.experiments import latency
 from scannable.experiments.laboratory import Laboratory
@@ -24,10 +26,11 @@ def held(candidate: latency.Candidate, positions: tuple[int, ...]) -> list[int]:
     return [latency.measure([candidate], position, 1, "cpu")[0].nbytes for position in positions]
 
 
+@pytest.mark.parametrize("name", [latency.PSM, latency.RECENT])
 def test_transformer_psm_holds_a_root_and_a_fold_more_for_each_doubling(
-    candidates: dict[str, latency.Candidate],
+    candidates: dict[str, latency.Candidate], name: str
 ) -> None:
-    a, b, c, d = held(candidates[latency.PSM], (64, 128, 256, 512))
+    a, b, c, d = held(candidates[name], (64, 128, 256, 512))
     element = 4 * SMOKE.chunk_length * SMOKE.width
     assert b - a == c - b == d - c == 2 * element
 
@@ -65,12 +68,45 @@ def test_a_window_of_transformer_psm_has_its_share_of_dear_pushes() -> None:
             assert position >= sizes.chunks * sizes.chunk_length
 
 
+@pytest.mark.slow
 def test_a_smoke_run_leaves_numbers_pictures_and_a_page(tmp_path: Path) -> None:
     latency.run(Laboratory("latency", "smoke", tmp_path, tmp_path / "runs"))
     names = {path.name for path in tmp_path.iterdir()}
     assert {"latency.csv", "latency.png", "latency.svg", "sizes.json", "README.md"} <= names
     rows = list(csv.DictReader((tmp_path / "latency.csv").read_text().splitlines()))
     everywhere = len(SMOKE.positions) + len(SMOKE.long_positions)
-    counts = {name: sum(row["model"] == name for row in rows) for name in latency.LOOKS}
-    assert counts == {name: everywhere if name == latency.PSM else len(SMOKE.positions) for name in latency.LOOKS}
-    assert "the paper" in (tmp_path / "README.md").read_text()
+    alone = [row for row in rows if row["streams"] == "1"]
+    counts = {name: sum(row["model"] == name for row in alone) for name in latency.LOOKS}
+    psm = (latency.PSM, latency.RECENT)
+    assert counts == {name: everywhere if name in psm else len(SMOKE.positions) for name in latency.LOOKS}
+    many = [(row["model"], int(row["position"])) for row in rows if row["streams"] == str(SMOKE.many)]
+    together = (*psm, latency.STATIC, latency.MAMBA)
+    assert many == [(name, position) for name in together for position in SMOKE.many_positions]
+    for row in rows:
+        p50, p99, slowest = (float(row[f"{which}_milliseconds"]) for which in ("p50", "p99", "slowest"))
+        assert 0 < p50 <= p99 <= slowest and float(row["milliseconds"]) <= slowest
+    page = (tmp_path / "README.md").read_text()
+    assert "the paper" in page and "p50 at 256 | p99 at 256 | slowest at 256" in page and "## 3 streams at once" in page
+    for lines in (block.splitlines() for block in page.split("\n\n") if block.startswith("| ")):
+        assert len({line.count("|") for line in lines}) == 1
+
+
+def test_tails_are_of_all_rounds_and_the_mean_of_the_best(candidates: dict[str, latency.Candidate]) -> None:
+    slow, quick = [0.002] * 99 + [0.1], [0.001] * 98 + [0.004, 0.005]
+    found = latency.timing(candidates[latency.MAMBA], 64, [slow, quick], 5)
+    assert found.milliseconds == pytest.approx(1.07) and found.tokens == 100
+    assert (found.p50_milliseconds, found.p99_milliseconds, found.slowest_milliseconds) == pytest.approx((2, 4, 100))
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=250), st.integers(1, 100))
+def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], percent: int) -> None:
+    found = latency.percentile(values, percent)
+    assert 100 * sum(value <= found for value in values) >= percent * len(values)
+    assert 100 * sum(value < found for value in values) < percent * len(values)
+
+
+@torch.no_grad()
+def test_streams_together_hold_what_each_holds_alone() -> None:
+    alone = {one.name: one for one in latency.candidates(SMOKE, "cpu")}
+    for one in latency.candidates(SMOKE, "cpu", 3):
+        assert held(one, (64,)) == held(alone[one.name], (64,)), one.name

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from scannable.experiments import language_runs as language
-from scannable.experiments import recall
+from scannable.experiments import recall_runs
 from scannable.experiments import state_tracking_runs as runs
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.language_profiles import text_task
@@ -69,18 +69,18 @@ def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_tw
 
 
 def test_mqar_has_two_layers_in_agg_and_two_in_inf_against_four_of_the_window() -> None:
-    use = recall.setting("paper")
+    models = recall_runs.setting("paper").models
     ends = 2 * 8192 * 256
-    for name, chunk_length in (("psm-small", 32), ("psm-large", 64)):
-        psm = use.models[name]
+    for chunk_length in (32, 64):
+        psm = models[f"psm-projection-{chunk_length}"]
         assert (psm.width, psm.heads, psm.agg_layers, psm.inf_layers) == (256, 1, 2, 2)
         assert (psm.chunk_length, psm.compress) == (chunk_length, "projection")
         assert parameters(psm) == pytest.approx(4 * block(256) + ends, rel=0.02)
-    for name, window in (("swt-small", 32), ("swt-large", 64)):
-        assert (use.models[name].layers, use.models[name].heads) == ((AttentionOptions(window=window),) * 4, 1)
-        assert parameters(use.models[name]) == pytest.approx(4 * block(256) + 512 * 256 + ends, rel=0.01)
-    assert (use.models["mamba"].layers, use.models["mamba"].width) == (("mamba",) * 2, 256)
-    assert parameters(use.models["full"]) == 2 * block(256) + 2 * 256 + 512 * 256 + ends
+        window = models[f"window-{chunk_length}"]
+        assert (window.layers, window.heads) == ((AttentionOptions(window=chunk_length),) * 4, 1)
+        assert parameters(window) == pytest.approx(4 * block(256) + 512 * 256 + ends, rel=0.01)
+    assert (models["mamba-256"].layers, models["mamba-256"].width) == (("mamba",) * 2, 256)
+    assert parameters(models["attention-256"]) == 2 * block(256) + 2 * 256 + 512 * 256 + ends
 
 
 @pytest.mark.parametrize("profile", ["laptop", "paper"])
@@ -138,9 +138,9 @@ def test_s5_trains(tmp_path: Path, name: str) -> None:
     two_steps(replace(recipe, model=one), 6, tmp_path)
 
 
-@pytest.mark.parametrize("name", recall.setting("paper").models)
+@pytest.mark.parametrize("name", recall_runs.setting("paper").models)
 def test_mqar_trains(tmp_path: Path, name: str) -> None:
-    use = recall.setting("paper")
+    use = recall_runs.setting("paper")
     two_steps(at_rate(use.recipe, use.models[name])(1e-4), 192, tmp_path)
 
 

@@ -14,10 +14,11 @@ from typing import Any, get_args
 import pytest
 
 from scannable.cli.main import main
-from scannable.experiments import language_runs, recall, state_tracking_runs
+from scannable.experiments import language_runs, recall, recall_runs, state_tracking_runs
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile, profile_named
 from scannable.experiments.reproduce import ABOUT, Name, named
+from scannable.recipes.seeds import TRIALS
 from scannable.storage.configuration import from_plain
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import load_recipe, load_result
@@ -90,12 +91,12 @@ FIGURES: dict[Name, list[str]] = {
 }
 MODELS: dict[Name, set[str]] = {
     "s5": set(state_tracking_runs.TITLES),
-    "mqar": {"psm-large", "psm-small", "swt-large", "swt-small", "mamba", "full"},
+    "mqar": set(recall_runs.setting("smoke").models),
     "wikitext": set(language_runs.models("smoke", 257)),
 }
 SWEPT: dict[Name, set[str]] = {
     "s5": set(state_tracking_runs.setting("smoke").opponents),
-    "mqar": set(recall.SWEPT),
+    "mqar": {family.swept for family in recall_runs.setting("smoke").families.values()},
     "wikitext": {"psm-16", "gpt", "mamba", "hybrid", "paper-psm-16", "paper-gpt2"},
 }
 """Models whose learning rate is chosen among several: all kinds of baselines at least."""
@@ -105,7 +106,9 @@ SENTENCES: dict[Name, list[str]] = {
         "width 16 instead",
         "4 layers for GPT-2",
     ],
-    "mqar": ["The paper at 512 tokens: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"],
+    "mqar": [
+        "The paper at 512 tokens, 8 pairs: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails"
+    ],
     "wikitext": ["| 22.28 |", "| 24.7 |", "| 24.12 |", "monotonically with c from 8 to 32"],
 }
 """The paper's results, and what was scaled down."""
@@ -244,8 +247,8 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert {int(row["steps"]) for row in rows if row["part"] != "sweep"} == {use.recipe.steps}
     # Choices were made with samples that no reported run has.
     seeds = {name: recipe.task.seed for name, recipe in left.recipes().items()}
-    assert {seed for name, seed in seeds.items() if name.startswith("sweep-")} == {state_tracking_runs.TRIALS}
-    assert state_tracking_runs.TRIALS not in {seed for name, seed in seeds.items() if not name.startswith("sweep-")}
+    assert {seed for name, seed in seeds.items() if name.startswith("sweep-")} == {TRIALS}
+    assert TRIALS not in {seed for name, seed in seeds.items() if not name.startswith("sweep-")}
     with (left.results / "reading.csv").open() as file:
         read = [(row["model"], row["seed"], row["length"], row["asked"]) for row in csv.DictReader(file)]
     assert [row for row in read if row[0] == "psm-helped"] == [
@@ -289,20 +292,26 @@ def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert ended.code == 0, ended.error
     left = left_in(tmp_path, "mqar")
     check(left, "scannable reproduce mqar --profile smoke")
-    # The run that won is the one of the figure.
-    for name in recall.SWEPT:
-        swept, final = (
-            [r for r in left.rows if (r["model"], r["part"]) == (name, part)] for part in ("sweep", "final")
-        )
-        furthest = max((int(row["trained_to"]), -float(row["validation_loss"])) for row in swept)
-        assert {(int(row["trained_to"]), -float(row["validation_loss"])) for row in final} == {furthest}
-    # Kinds share a rate, whatever their chunk or window.
+    # A family has one rate, and it is one of those that were tried.
     rates = {row["model"]: row["learning_rate"] for row in left.rows if row["part"] == "final"}
-    assert rates["swt-small"] == rates["swt-large"] and rates["psm-small"] == rates["psm-large"]
+    for family in recall_runs.setting("smoke").families.values():
+        (rate,) = {rates[name] for name in family.models}
+        swept = [row for row in left.rows if (row["model"], row["part"]) == (family.swept, "sweep")]
+        best = max(swept, key=lambda row: (int(row["trained_to"]), -float(row["validation_loss"])))
+        assert best["learning_rate"] == rate
+    with (left.results / "state.csv").open() as file:
+        held = {row["model"]: int(row["nbytes"]) for row in csv.DictReader(file)}
+    assert held.keys() == MODELS["mqar"] and held["psm-right-8"] < held["psm-right-16"] < held["attention-16"]
     for name in MODELS["mqar"]:
         final = [row for row in left.rows if (row["model"], row["part"]) == (name, "final")]
         assert [int(row["length"]) for row in final] == [32, 48]
     again(reproduce, left, "mqar", *places(tmp_path))
+    # With some of the sweep gone, its family is missing.
+    for path in left.runs.glob("sweep-gla-*"):
+        shutil.rmtree(path)
+    ended = reproduce("mqar", *places(tmp_path), "--only-finished")
+    assert ended.code == 0, ended.error
+    assert "`gla-8-0`, `gla-16-0`" in left.page and "| GLA" not in left.page and "| Mamba, width 8 |" in left.page
 
 
 @pytest.mark.slow

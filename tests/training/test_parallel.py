@@ -18,8 +18,9 @@ MESHES = [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]
 
 
 @cache
-def alone(model: Any, steps: int, folder: str) -> dict[str, Any]:
-    return run_apart(steps_case, 1, folder, Parallel(), recipe_of(model, steps=steps), timeout=300)[0]
+def alone(model: Any, steps: int, accumulate: int) -> dict[str, Any]:
+    recipe = recipe_of(model, steps=steps, accumulate=accumulate)
+    return run_apart(steps_case, 1, "unused", Parallel(), recipe, timeout=300)[0]
 
 
 @pytest.mark.slow
@@ -33,13 +34,18 @@ def test_fifty_steps_over_a_mesh_are_those_of_one_process(
 
 @pytest.mark.parametrize(("data", "sequence", "shard"), [(1, 2, True), (2, 1, True), (1, 2, False)])
 def test_steps_over_a_mesh_are_those_of_one_process(data: int, sequence: int, shard: bool, tmp_path: Path) -> None:
-    assert_as_alone(HYBRID, 6, data, sequence, shard, tmp_path)
+    # Samples that do not come out even, in parts; and blocks that are computed once more, exchanges and all.
+    model = replace(HYBRID, checkpoint=True, tie_weights=True)
+    assert_as_alone(model, 6, data, sequence, shard, tmp_path, accumulate=3)
 
 
-def assert_as_alone(model: Any, steps: int, data: int, sequence: int, shard: bool, folder: Path) -> None:
-    wanted = alone(model, steps, "unused")
+def assert_as_alone(
+    model: Any, steps: int, data: int, sequence: int, shard: bool, folder: Path, accumulate: int = 1
+) -> None:
+    wanted = alone(model, steps, accumulate)
     parallel = Parallel(data, sequence, shard)
-    found = run_apart(steps_case, data * sequence, str(folder), parallel, recipe_of(model, steps=steps), timeout=300)
+    recipe = recipe_of(model, steps=steps, accumulate=accumulate)
+    found = run_apart(steps_case, data * sequence, str(folder), parallel, recipe, timeout=300)
     for rank in found:
         np.testing.assert_allclose(rank["losses"], wanted["losses"], rtol=1e-9)
         for name in ("weights", "average"):
@@ -87,3 +93,16 @@ def test_half_precision_over_a_mesh_follows_one_process(tmp_path: Path) -> None:
     wanted = run_apart(steps_case, 1, str(tmp_path), Parallel(), recipe, False)[0]
     for rank in run_apart(steps_case, 2, str(tmp_path), Parallel(1, 2, shard=True), recipe, False):
         np.testing.assert_allclose(rank["losses"], wanted["losses"], rtol=3e-2)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ((Parallel(1, 2), recipe_of(steps=7)), "rank 1 has Parallel(data=1, sequence=2, shard=False, timeout=600.0)"),
+        ((Parallel(2, 1), recipe_of()), "ranks 0 and 1 of 2 do not fit together"),
+        ((Parallel(2, 3), recipe_of()), "data=2 x sequence=3 takes 6 processes"),
+    ],
+)
+def test_processes_that_were_told_different_things_all_say_so(other: Any, words: str, tmp_path: Path) -> None:
+    for error in run_apart(refused_case, 2, str(tmp_path), Parallel(1, 2), recipe_of(), other):
+        assert words in error, error

@@ -12,8 +12,9 @@ import scannable
 GROUPS: dict[str, dict[str, str]] = {
     "See what it is": {"demo": "demo", "explain": "explain", "zoo": "zoo", "models": "models"},
     "Train": {"recipes": "recipes", "train": "train", "plot": "plot"},
-    "Use a trained model": {"eval": "evaluate", "generate": "generate", "verify": "verify"},
+    "Use a trained model": {"eval": "evaluate", "generate": "generate", "verify": "verify", "hf": "hf"},
     "Repeat the paper's experiments": {"reproduce": "reproduce"},
+    "Set up": {"doctor": "doctor", "completion": "completion"},
 }
 """The commands, and the functions that do them, each in a module of its name."""
 
@@ -60,10 +61,15 @@ def answer(arguments: list[str]) -> None:
     if arguments[:1] == ["--version"]:
         print(f"scannable {scannable.__version__}")
         return
+    if arguments == ["doctor"]:
+        # It says what is missing, so it must not need it.
+        command("doctor")()
+        return
     missing = [package for package in NEEDED if find_spec(package) is None]
     if missing:
         sys.exit(
-            f"scannable: the command line needs {missing[0]}; install it with: pip install 'scannable[train,plot]'"
+            f"scannable: the command line needs {missing[0]}; install it with: pip install 'scannable[train,plot]'; "
+            "scannable doctor shows what else is missing"
         )
     if not arguments or arguments[0] in ("-h", "--help"):
         print(HELP.format(commands=listing()))

@@ -22,7 +22,12 @@ R = TypeVar("R")
 
 
 class DisagreementError(ValueError):
-    """Ranks that do not fit together, or one of them that cannot go on; raised on every rank."""
+    """Ranks that do not fit together, or one of them that cannot go on; raised on every rank.
+
+    >>> from scannable.distributed import DisagreementError
+    >>> issubclass(DisagreementError, ValueError)
+    True
+    """
 
 
 def agree(

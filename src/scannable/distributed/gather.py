@@ -136,4 +136,6 @@ def _has_gradient(kind: torch.dtype) -> bool:
 
 
 def _bytes(leaf: Tensor) -> Tensor:
-    return leaf.detach().contiguous().view(-1).view(torch.uint8) if leaf.numel() else leaf.new_empty(0).to(torch.uint8)
+    # A conjugate or negative view is a flag on the memory of another tensor.
+    leaf = leaf.detach().resolve_conj().resolve_neg()
+    return leaf.contiguous().view(-1).view(torch.uint8) if leaf.numel() else leaf.new_empty(0).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""The messages that ranks exchange: every one is sent here, counted, and if it fails says which rank is missing."""
+"""The messages that ranks exchange: every one is sent and counted here."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,12 @@ _reduce_scatter: Any = getattr(c10d, "reduce_scatter_single", c10d.reduce_scatte
 
 @dataclass(frozen=True)
 class Message:
-    """One collective call, as this rank saw it."""
+    """One collective call, as this rank saw it.
+
+    >>> from scannable.distributed import Message
+    >>> Message("all-gather", nbytes=24, padded=32).nbytes
+    24
+    """
 
     kind: str
     nbytes: int
@@ -34,7 +39,14 @@ _listening: list[list[Message]] = []
 
 @contextmanager
 def traffic() -> Iterator[list[Message]]:
-    """The messages that this rank takes part in meanwhile, in order."""
+    """The messages that this rank takes part in meanwhile, in order.
+
+    >>> from scannable import distributed
+    >>> with distributed.traffic() as messages:
+    ...     _ = distributed.scan(torch.add, torch.arange(6), identity=torch.tensor(0))
+    >>> messages
+    []
+    """
     heard: list[Message] = []
     _listening.append(heard)
     try:

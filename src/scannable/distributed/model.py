@@ -20,7 +20,13 @@ from scannable.nn.loss import sliced_cross_entropy
 
 
 def bounds_for(model: nn.Module, n: int, ranks: int) -> tuple[int, ...]:
-    """Where a sequence of n tokens is cut for `ranks` ranks: between chunks, and as evenly as that allows."""
+    """Where a sequence of n tokens is cut for `ranks` ranks: between chunks, and as evenly as that allows.
+
+    >>> from scannable import distributed
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=50, width=16, heads=2, chunk_length=4))
+    >>> distributed.bounds_for(model, 50, ranks=3)
+    (0, 16, 32, 50)
+    """
     return even_bounds(n, ranks, unit_of(model))
 
 
@@ -33,6 +39,12 @@ def forward(model: nn.Module, tokens: Tensor, *, group: Group = None, split: Spl
         tokens: this rank's part; `bounds_for` says where a sequence may be cut.
         group: the ranks; None for all processes.
         split: who has what, if all ranks have agreed on it; then nothing is checked.
+
+    >>> from scannable import distributed
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=50, width=16, heads=2, chunk_length=4))
+    >>> tokens = torch.randint(50, (2, 30))
+    >>> torch.allclose(distributed.forward(model, tokens), model(tokens), atol=1e-5)
+    True
     """
     head: Any = model.head
     return head(hidden(model, tokens, group=group, split=split))
@@ -41,7 +53,16 @@ def forward(model: nn.Module, tokens: Tensor, *, group: Group = None, split: Spl
 def loss(
     model: nn.Module, tokens: Tensor, targets: Tensor, *, group: Group = None, split: Split | None = None
 ) -> Tensor:
-    """This rank's share of `model.loss` of the whole sequence: the shares of all ranks add up to it."""
+    """This rank's share of `model.loss` of the whole sequence: the shares of all ranks add up to it.
+
+    >>> from scannable import distributed
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla", "psm")))
+    >>> tokens = torch.randint(50, (2, 31))
+    >>> share = distributed.loss(model, tokens[:, :-1], tokens[:, 1:])
+    >>> share.backward()
+    >>> torch.allclose(share, model.loss(tokens[:, :-1], tokens[:, 1:]))
+    True
+    """
     outputs = hidden(model, tokens, group=group, split=split)
     head: Any = model.head
     total = sliced_cross_entropy(outputs, targets, head, reduction="sum")
@@ -50,7 +71,13 @@ def loss(
 
 
 def hidden(model: nn.Module, tokens: Tensor, *, group: Group = None, split: Split | None = None) -> Tensor:
-    """What `forward` gives to the head."""
+    """What `forward` gives to the head.
+
+    >>> from scannable import distributed
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla", "psm")))
+    >>> distributed.hidden(model, torch.randint(50, (2, 30))).shape
+    torch.Size([2, 30, 16])
+    """
     if split is None:
         split = _agreed(model, tokens, group)
     if isinstance(model, PrefixScannableModel):

@@ -49,6 +49,10 @@ def scan(
         group: the ranks; None for all processes. Without torch.distributed this one is alone.
         split: who has what, from `agreed_split`, for many scans of one sequence. Without it the ranks exchange one
             small message first, and whatever does not fit is an error on all of them.
+
+    >>> from scannable import distributed
+    >>> distributed.scan(torch.add, torch.arange(6), identity=torch.tensor(0))
+    tensor([ 0,  0,  1,  3,  6, 10])
     """
     state = empty(identity, literal=literal)
     return _run(agg, state, shard, dim, group, inclusive, checkpoint, split, with_state=False)[0]
@@ -69,6 +73,11 @@ def extend(
 
     `state` is the same on all ranks, and so is the one that is returned. A gradient in the state is this rank's share,
     as for a parameter. Everything else as for `scan`.
+
+    >>> from scannable import distributed
+    >>> prefixes, state = distributed.extend(torch.add, sc.empty(torch.tensor(0)), torch.arange(6))
+    >>> prefixes, state.position
+    (tensor([ 0,  0,  1,  3,  6, 10]), 6)
     """
     prefixes, after = _run(agg, state, shard, dim, group, inclusive, checkpoint, split, with_state=True)
     assert after is not None
@@ -172,6 +181,13 @@ def agreed_split(length: int, group: Group = None, *, bounds: Sequence[int] | No
         length: of this rank's part.
         group: the ranks; None for all processes.
         bounds: what all ranks expect, one more than there are ranks.
+
+    >>> from scannable import distributed
+    >>> split = distributed.agreed_split(6)
+    >>> split.ranks, split.bounds
+    (1, (0, 6))
+    >>> distributed.scan(torch.add, torch.arange(6), identity=torch.tensor(0), split=split)
+    tensor([ 0,  0,  1,  3,  6, 10])
     """
     rank, ranks = here(group)
 

@@ -14,6 +14,11 @@ class Split:
     """A sequence over ranks: rank q has the elements bounds[q] to bounds[q+1] - 1. Parts may be empty.
 
     Every rank must hold the same one: who sends what follows from it, so that no shapes travel.
+
+    >>> from scannable.distributed import Split
+    >>> split = Split((0, 40, 100), rank=1)
+    >>> split.ranks, split.first, split.stop, split.length
+    (2, 40, 100, 60)
     """
 
     bounds: tuple[int, ...]
@@ -64,6 +69,10 @@ def even_bounds(n: int, ranks: int, unit: int = 1) -> tuple[int, ...]:
 
     Parts are rounded to powers of two of units where that costs no part more than an eighth: such parts are few blocks
     of the tree, and ranks have less to send and to merge.
+
+    >>> from scannable.distributed import even_bounds
+    >>> even_bounds(100, ranks=3), even_bounds(100, ranks=3, unit=16)
+    ((0, 32, 64, 100), (0, 32, 64, 100))
     """
     if n < 0 or ranks < 1 or unit < 1:
         raise ValueError(

@@ -14,7 +14,8 @@ from scannable.models.layer_options import (
 )
 from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
-from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, s5_plain, with_seed
+from scannable.recipes.seeds import for_trials, with_seed
+from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, s5_plain
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
@@ -32,8 +33,6 @@ TITLES = {
     WITHOUT_POSITIONS: "GPT-2 without positions",
 }
 ELEMENTS = 120
-TRIALS = 0
-"""The seed of the task that choices are made with; no reported run has it."""
 WITHOUT: dict[Aid, str] = {aid: f"psm-without-{aid}" for aid in get_args(Aid)}
 FURTHER = (LSTM, DELTA_PRODUCT)
 """Opponents that are known to track states: more seeds, and longer training lengths."""
@@ -67,8 +66,7 @@ class Setting:
 
 def setting(profile: Profile) -> Setting:
     """What each profile trains."""
-    recipe = {"smoke": smoke, "laptop": s5_plain, "paper": paper}[profile]()
-    recipe = replace(recipe, task=replace(recipe.task, seed=TRIALS))
+    recipe = for_trials({"smoke": smoke, "laptop": s5_plain, "paper": paper}[profile]())
     opponents = paper_opponents() if profile == "paper" else small_opponents(recipe)
     attention, others = ((3e-5, 1e-4, 3e-4), (1e-4, 3e-4, 1e-3)) if profile == "paper" else (
         (3e-4, 1e-3, 3e-3),
@@ -79,7 +77,7 @@ def setting(profile: Profile) -> Setting:
         recipe,
         opponents,
         {name: attention if name in (GPT2, WITHOUT_POSITIONS) else others for name in opponents},
-        sweep_steps=4 if smoky else 1500 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
+        sweep_steps=4 if smoky else 1000 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
         helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
         plain_seeds=(0,) if smoky else (0, 1, 2),
         further_seeds=(0,) if smoky else (0, 1, 2),

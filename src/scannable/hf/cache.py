@@ -28,6 +28,13 @@ class ScannableCache:
         cache.state                                          # the stream: sc.save_state, state.row, ...
 
     `transformers` counts columns, padding included; the stream has only tokens, so `state.positions` are fewer.
+
+    >>> from scannable.hf import ScannableCache, ScannableConfig, ScannableForCausalLM
+    >>> model = ScannableForCausalLM(ScannableConfig(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",))))
+    >>> cache = ScannableCache()
+    >>> _ = model.eval()(torch.randint(50, (1, 7)), past_key_values=cache, use_cache=True)
+    >>> cache.get_seq_length(), cache.state.position
+    (7, 7)
     """
 
     is_compileable = False
@@ -144,9 +151,9 @@ class ScannableCache:
         rows, columns = tokens.shape
         if self.batch_size not in (None, rows):
             raise ValueError(
-                f"this cache holds {self.batch_size} rows, the input has {rows}; a cache belongs to its batch. For beams "
-                "or several sequences for each prompt, call cache.batch_repeat_interleave(n) first; for another batch, "
-                "take a new cache"
+                f"this cache holds {self.batch_size} rows, the input has {rows}; a cache belongs to its batch. For "
+                "beams or several sequences for each prompt, call cache.batch_repeat_interleave(n) first; for another "
+                "batch, take a new cache"
             )
         if self.state is None:
             self.state = network.initial_state(rows)

@@ -2,6 +2,7 @@
 
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -28,6 +29,11 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
         model.generate(**tokenizer(["def main("], return_tensors="pt"), max_new_tokens=100)
 
     Beyond what `PreTrainedModel` needs it overrides nothing of `generate` but which cache there is.
+
+    >>> from scannable.hf import ScannableConfig, ScannableForCausalLM
+    >>> model = ScannableForCausalLM(ScannableConfig(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",))))
+    >>> model.generate(torch.randint(50, (1, 7)), max_new_tokens=5, do_sample=False, pad_token_id=0).shape
+    torch.Size([1, 12])
     """
 
     _is_stateful = False
@@ -90,7 +96,8 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
 
         Args:
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds: as for `ScannableModel`.
-            labels: (b, n), the tokens themselves; they are shifted here, and -100 does not count.
+            labels: (b, n), the tokens themselves; they are shifted here. -100 does not count, and neither does the
+                first token behind padding, which nothing predicts.
             use_cache: return a `ScannableCache`; by default if there are neither gradients nor labels.
             logits_to_keep: logits of the last so many columns only, or of these columns; 0 for all.
             return_dict: False for a tuple.
@@ -98,22 +105,23 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
         """
         if use_cache is None and labels is not None:
             use_cache = False
-        inside = self.model(
+        hidden, *cache = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            return_dict=False,
             **kwargs,
         )
-        hidden = inside.last_hidden_state
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden[:, kept])
         loss = None
         if labels is not None:
+            labels = _with_a_context(labels, attention_mask)
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=inside.past_key_values)
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=next(iter(cache), None))
         return output.to_tuple() if return_dict is False else output
 
     # What generate asks for.
@@ -122,7 +130,7 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in GROWING:
@@ -144,10 +152,17 @@ class ScannableForCausalLM(ScannablePreTrainedModel, GenerationMixin):
             cache.activate_past_recording()
 
     @property
-    def init_continuous_batching(self) -> NoReturn:
+    def init_continuous_batching(self) -> NoReturn:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Not here: with an AttributeError, those who look for continuous batching do not find it."""
         raise AttributeError(NO_PAGES)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused."""
         raise NotImplementedError(NO_PAGES)
+
+
+def _with_a_context(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Labels without those that a column of padding would have to predict."""
+    if mask is None or mask.shape != labels.shape:
+        return labels
+    return torch.cat((labels[:, :1], labels[:, 1:].masked_fill(mask[:, :-1] == 0, -100)), 1)

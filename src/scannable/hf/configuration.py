@@ -1,6 +1,6 @@
 """The configuration of a model here, inside one of `transformers`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -27,10 +27,16 @@ class ScannableConfig(PretrainedConfig):
     Args:
         network: a configuration such as `TransformerPSMConfig` or `LMConfig`, or the JSON of one.
         use_cache: whether `forward` returns a cache where neither gradients nor labels are.
+
+    >>> from scannable.hf import ScannableConfig
+    >>> config = ScannableConfig(sc.LMConfig(vocab_size=257, width=32, layers=("gla",)))
+    >>> config.hidden_size, config.vocab_size, config.typed.layers
+    (32, 257, ('gla',))
     """
 
     model_type = "scannable"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    # A list, since Trainer adds lists to it.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     def __init__(self, network: Any = None, use_cache: bool = True, **kwargs: Any) -> None:
         self.network: dict[str, Any] | None = None
@@ -75,8 +81,8 @@ def derived(typed: Any) -> dict[str, Any]:
         found["hidden_size"] = typed.width
     if hasattr(typed, "heads"):
         found["num_attention_heads"] = typed.heads
-    if hasattr(typed, "layers"):
-        found["num_hidden_layers"] = len(typed.layers)
+    if isinstance(layers := getattr(typed, "layers", None), tuple):
+        found["num_hidden_layers"] = len(layers)
     elif hasattr(typed, "inf_layers"):
         found["num_hidden_layers"] = typed.agg_layers + typed.inf_layers
     if isinstance(learned := getattr(typed, "positions", None), int) and learned:

@@ -56,7 +56,14 @@ INSIDE = {
 
 
 def load_mamba(folder: str | Path) -> LM:
-    """The MambaForCausalLM or Mamba2ForCausalLM that `save_pretrained` wrote into `folder`, as an `LM`."""
+    """The MambaForCausalLM or Mamba2ForCausalLM that `save_pretrained` wrote into `folder`, as an `LM`.
+
+    >>> from scannable.hf.mamba_weights import load_mamba, save_mamba
+    >>> theirs = sc.LMConfig(vocab_size=50, width=16, layers=("mamba", "mamba"), tie_weights=True)
+    >>> save_mamba(sc.LM(theirs), folder / "mamba")
+    >>> [options.layer for options in load_mamba(folder / "mamba").config.layers]
+    ['mamba', 'mamba']
+    """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ModelFileError(f"{folder} holds no model of transformers: config.json is missing")
@@ -89,7 +96,14 @@ def load_mamba(folder: str | Path) -> LM:
 
 
 def save_mamba(model: LM, folder: str | Path) -> None:
-    """Write an `LM` of "mamba" or of "mamba2" layers as a folder that `from_pretrained` reads."""
+    """Write an `LM` of "mamba" or of "mamba2" layers as a folder that `from_pretrained` reads.
+
+    >>> from scannable.hf.mamba_weights import save_mamba
+    >>> theirs = sc.LMConfig(vocab_size=50, width=16, layers=("mamba", "mamba"), tie_weights=True)
+    >>> save_mamba(sc.LM(theirs), folder / "written")
+    >>> sorted(path.name for path in (folder / "written").iterdir())
+    ['config.json', 'model.safetensors']
+    """
     _check_has_a_place(model)
     kind = model.config.options()[0].layer
     folder = Path(folder)

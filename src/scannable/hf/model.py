@@ -24,7 +24,7 @@ class ScannablePreTrainedModel(PreTrainedModel):
     config: ScannableConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ()
+    _no_split_modules = None
     # Theirs replaces scaled_dot_product_attention, which Agg and Inf use for windows that know no other process.
     _supports_context_parallel = False
 
@@ -47,7 +47,13 @@ class ScannablePreTrainedModel(PreTrainedModel):
 
 
 class ScannableModel(ScannablePreTrainedModel):
-    """A model of this library without its output layer: `AutoModel`."""
+    """A model of this library without its output layer: `AutoModel`.
+
+    >>> from scannable.hf import ScannableConfig, ScannableModel
+    >>> model = ScannableModel(ScannableConfig(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",))))
+    >>> model(torch.randint(50, (2, 7))).last_hidden_state.shape
+    torch.Size([2, 7, 16])
+    """
 
     def __init__(self, config: ScannableConfig, network: CausalModel[Any] | None = None) -> None:
         super().__init__(config)
@@ -75,7 +81,7 @@ class ScannableModel(ScannablePreTrainedModel):
     def gradient_checkpointing(self, on: bool) -> None:
         if not hasattr(self.network, "checkpoint"):
             raise ValueError(f"a {type(self.network).__name__} has no gradient checkpointing (an attribute checkpoint)")
-        self.network.checkpoint = on
+        setattr(self.network, "checkpoint", on)  # noqa: B010
 
     def forward(
         self,
@@ -119,8 +125,9 @@ class ScannableModel(ScannablePreTrainedModel):
             hidden = real.back(self.network.hidden(real.first(tokens), lengths=real.lengths))
         else:
             hidden = self.network.hidden(tokens, starts=starts)
-        output = BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cast(Any, cache))
-        return output.to_tuple() if return_dict is False else output
+        if return_dict is False:
+            return (hidden,) if cache is None else (hidden, cache)
+        return BaseModelOutputWithPast(last_hidden_state=cast(Any, hidden), past_key_values=cast(Any, cache))
 
 
 def _checked(tokens: Tensor | None, embedded: Tensor | None, cache: object, others: dict[str, Any]) -> Tensor:

@@ -1,6 +1,6 @@
 """The output layer of a model, as a module of its own: `transformers` ties, saves and finds only such."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -14,10 +14,10 @@ from scannable.storage.model_file import build_model
 class ScaledLinear(nn.Linear):
     """A linear map without bias, times a number: a `TiedHead` whose weight has a name."""
 
-    def __init__(self, weight: nn.Parameter, scale: float) -> None:
-        # On meta it costs nothing, and the weight that is tied takes its place.
-        super().__init__(weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=weight.dtype)
-        self.weight = weight
+    def __init__(self, embedding: nn.Embedding, scale: float) -> None:
+        # Without memory: `tie_weights` puts the embedding's weight in its place. Until then they must not be the same,
+        # or transformers takes an embedding that it has not loaded for one that it has tied.
+        super().__init__(embedding.embedding_dim, embedding.num_embeddings, bias=False, device="meta")
         self.scale: float = scale
 
     def forward(self, input: Float[Tensor, "*b d"]) -> Float[Tensor, "*b out"]:
@@ -34,7 +34,7 @@ def build_parts(typed: Any) -> tuple[CausalModel[Any], nn.Module]:
         )
     head = network.head
     if isinstance(head, TiedHead):
-        head = ScaledLinear(network.get_submodule(network.embedding_name).weight, head.scale)  # pyright: ignore[reportArgumentType]
+        head = ScaledLinear(cast(nn.Embedding, network.get_submodule(network.embedding_name)), head.scale)
     network.head = nn.Identity()
     return network, head
 

@@ -41,6 +41,11 @@ class Attention(SequenceLayer):
             values (points A and B of Canon layers, arXiv 2512.17351); 0 for none.
         bias: of the projections, as in GPT-2.
         dropout: of the attention weights.
+
+    >>> layer = sc.zoo.Attention(width=16, heads=2, window=8, qk_norm=True)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "softmax attention"
@@ -81,8 +86,8 @@ class Attention(SequenceLayer):
                 linear.register_parameter("bias", None)
 
     @property
-    def out(self) -> nn.Linear:
-        """The projection that writes to the residual stream."""
+    def out(self) -> Any:
+        """The projection that writes to the residual stream, or what was put around it."""
         return self.attention.out
 
     # In parallel.

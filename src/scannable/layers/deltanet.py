@@ -23,6 +23,11 @@ class DeltaNet(HeadedLayer):
     Args:
         negative_eigenvalues: let β_t reach 2, so that I - β k kᵀ has eigenvalues in (-1, 1] instead of (0, 1] and can
             reflect (Grazzi et al. 2024, "Unlocking state-tracking in linear RNNs through negative eigenvalues").
+
+    >>> layer = sc.zoo.DeltaNet(width=16, heads=2, negative_eigenvalues=True)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "DeltaNet"

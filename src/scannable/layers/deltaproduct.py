@@ -27,6 +27,11 @@ class DeltaProduct(HeadedLayer):
         steps_per_token: s, the paper's n_h.
         negative_eigenvalues: let β reach 2, so that a step can reflect.
         gated: fade the memory once a token, and gate the output, both as in Gated DeltaNet; α_t = 1 otherwise.
+
+    >>> layer = sc.zoo.DeltaProduct(width=16, heads=2, steps_per_token=3)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "DeltaProduct"

@@ -16,6 +16,11 @@ class GatedDeltaNet(DeltaNet):
         S_t = α_t (I - β_t k_t k_tᵀ) S_(t-1) + β_t k_t v_tᵀ     α_t = exp(-exp(a) softplus(w x_t + b))
 
     The decay is that of Mamba-2. Around it: the parts of DeltaNet, and SiLU(W x_t) times the normalised output.
+
+    >>> layer = sc.zoo.GatedDeltaNet(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Gated DeltaNet"

@@ -24,6 +24,11 @@ class GatedRFA(HeadedLayer):
     φ(q)ᵀφ(k) is the Gaussian kernel of the unit vectors q and k, in the mean over W. It may come out near 0 or below,
     so the divisor is kept away from 0. W is drawn once and saved with the weights; the authors draw it anew in
     training. σ is learned for each key coordinate.
+
+    >>> layer = sc.zoo.GatedRFA(width=16, heads=2, features=8)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Gated RFA"

@@ -17,6 +17,11 @@ class GatedRNN(AffineLayer):
         h_t = f_t ⊙ h_(t-1) + (1 - f_t) ⊙ z_t     y_t = o_t ⊙ h_t     z, f, o from x_(t-1) and x_t
 
     QRNN's fo-pooling with a window of two: z_t through tanh, f_t and o_t through σ. Every channel is its own head.
+
+    >>> layer = sc.zoo.GatedRNN(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Gated RNN (QRNN)"

@@ -19,6 +19,11 @@ class GLA(HeadedLayer):
 
     Keys are half as wide as values, W₁ has rank 16, heads are normalised and SiLU(W x_t) gates the output: as
     published. The table writes the state transposed, hence its 1 α_tᵀ.
+
+    >>> layer = sc.zoo.GLA(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "GLA"

@@ -21,6 +21,11 @@ class SequenceLayer(nn.Module, ABC):
         width: of input and output.
         heads: into how many parts the state is cut. Rows in which each channel is its own head take it too, so that
             one row can stand for another, and it changes nothing.
+
+    >>> isinstance(sc.zoo.GLA(width=16), sc.zoo.SequenceLayer)
+    True
+    >>> sc.zoo.GLA.title, sc.zoo.GLA.spd_class, sc.zoo.GLA(width=16).state_nbytes(position=1000)
+    ('GLA', '(n, 1)', 128)
     """
 
     title: ClassVar[str]

@@ -18,6 +18,11 @@ class LinearAttention(HeadedLayer):
 
     The normaliser z is one more value of every memory, always 1 where it is written. Many later papers leave φ and z
     out; here they are as published.
+
+    >>> layer = sc.zoo.LinearAttention(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Linear attention"

@@ -34,6 +34,11 @@ class LogLinearAttention(SequenceLayer):
     nearer the smaller. With all λ equal it is the row with that gate alone. Held are O(log n) memories and the keys and
     values of one chunk; a chunk is an implementation's choice and changes no number. Levels beyond the last share its
     weight. The gate is that of Mamba-2, as in the paper's first variant. Rows of a batch may be at different positions.
+
+    >>> layer = sc.zoo.LogLinearAttention(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Log-linear attention"

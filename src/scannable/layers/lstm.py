@@ -17,6 +17,11 @@ class LSTM(RecurrentLayer):
         c_t = f_t ⊙ c_(t-1) + i_t ⊙ g_t     h_t = o_t ⊙ tanh(c_t)     all gates from x_t and h_(t-1)
 
     Parallel depth is n, so it has no SPD class.
+
+    >>> layer = sc.zoo.LSTM(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "LSTM"

@@ -17,6 +17,11 @@ class DenseLTI(AffineLayer):
     Output t reads the state before x_t enters it, as in the definition; x_t itself comes through D. A starts as a
     rotation times 0.99, so that a state neither explodes nor is gone at once. The state is one vector: heads change
     nothing.
+
+    >>> layer = sc.zoo.DenseLTI(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Dense LTI system"

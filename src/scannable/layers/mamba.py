@@ -16,7 +16,12 @@ class Mamba(AffineLayer):
 
         x_t, z_t = W u_t     y_t = W_out (S6(SiLU(conv(x)))_t ⊙ SiLU(z_t))
 
-    Every channel is its own head. Weights can be exchanged with `transformers` (see `hf/mamba.py`).
+    Every channel is its own head. Weights can be exchanged with `transformers` (see `scannable.hf.mamba_weights`).
+
+    >>> layer = sc.zoo.Mamba(width=16, heads=2, state_size=8)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Mamba"

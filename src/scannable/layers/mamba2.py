@@ -23,6 +23,11 @@ class Mamba2(AffineLayer):
 
     B_t is the key and C_t the query, shared by all heads of a group. One short convolution runs over x, B and C
     together; SiLU(z) gates the output before its norm. Weights can be exchanged with `transformers`.
+
+    >>> layer = sc.zoo.Mamba2(width=16, heads=2, state_size=8)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "Mamba-2"

@@ -26,6 +26,11 @@ class MLSTM(HeadedLayer):
     i_t overflows, so C_t and n_t are held times exp(-m_t), where m_t = max(m_(t-1) + log f_t, ĩ_t) is the stabiliser;
     the table's f_t and i_t are then f_t exp(m_(t-1) - m_t) and i_t exp(-m_t), neither above 1. n is one more value of
     the memory. Gates are capped softly at 15 and outputs gated by σ(W x_t), as in xLSTM-7B, which has no convolution.
+
+    >>> layer = sc.zoo.MLSTM(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "mLSTM"
@@ -39,7 +44,8 @@ class MLSTM(HeadedLayer):
         self.gates = projection(width, 2 * heads, bias=True)
         with torch.no_grad():
             # Inputs are let in cautiously and the past is kept: the authors' start.
-            self.gates.bias.copy_(torch.cat((torch.full((heads,), -10.0), torch.linspace(3.0, 6.0, heads))))
+            self.gates.bias[:heads].fill_(-10.0)
+            self.gates.bias[heads:].copy_(torch.linspace(3.0, 6.0, heads))
             self.gates.weight.mul_(0.1)
         self.out_gate = projection(width, width)
         self.norm = HeadNorm(heads, self.value_size)

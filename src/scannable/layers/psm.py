@@ -48,6 +48,16 @@ class PSMLayer(SequenceLayer):
         checkpoint: keep no activations of Agg for backward.
 
     Lengths need not be multiples of c anywhere.
+
+    >>> class Newer(nn.Module):
+    ...     def forward(self, older, newer):
+    ...         return 0.5 * older + newer
+    >>> class Shifted(nn.Module):
+    ...     def forward(self, prefix, x):
+    ...         return x + prefix
+    >>> layer = sc.PSMLayer(Newer(), Shifted(), identity=torch.zeros(4, 8), chunk_length=4)
+    >>> layer(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
     """
 
     title = "prefix-scannable"

@@ -78,6 +78,11 @@ class PSMState(State):
 
     Under `no_grad` the buffers of the chunks in progress are written and handed on; `fork()` copies them, and shares
     the roots.
+
+    >>> layer = sc.TransformerPSMLayer(width=16, heads=2, chunk_length=4)
+    >>> _, state = layer.extend(torch.randn(1, 22, 16), layer.initial_state(1))
+    >>> type(state).__name__, state.position, sorted(state.scans[0].roots)
+    ('PSMState', 22, [0, 2])
     """
 
     positions: tuple[int, ...]

@@ -23,6 +23,11 @@ class RetNet(HeadedLayer):
 
     q and k are rotated by their position (with the angles of rotary embeddings), values are twice as wide as keys,
     heads are normalised, and SiLU(W x_t) gates the output: as published. The state carries the position of each row.
+
+    >>> layer = sc.zoo.RetNet(width=16, heads=2)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "RetNet"

@@ -24,6 +24,11 @@ class RWKV7(HeadedLayer):
     The time mixing of the paper: each projection sees its own mix of x_t and x_(t-1), w, a and the output gate come
     through low-rank maps, heads are normalised, and (r_t ⊙ ρ)ᵀ k_t v_t is added to what is read. Left out: the values
     of the first layer that later ones mix in, for a layer stands alone here. The paper writes the state transposed.
+
+    >>> layer = sc.zoo.RWKV7(width=16, heads=2, rank=4)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "RWKV-7"

@@ -21,6 +21,11 @@ class S4(AffineLayer):
     A is complex with a negative real part, started at -1/2 + iπ n (S4D-Lin); one of each conjugate pair is kept, hence
     2 Re. B is 1, absorbed in C. The table's e^(-α) is e^(Δ A), which does not depend on t here; S6 is the row where it
     does. GELU and a gated linear unit follow, as published. Every channel is its own head.
+
+    >>> layer = sc.zoo.S4(width=16, heads=2, state_size=8)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
     """
 
     title = "S4 (diagonal)"

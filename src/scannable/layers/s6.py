@@ -40,7 +40,13 @@ class SelectiveStateSpace(nn.Module):
 
 
 class S6(AffineLayer):
-    """The selective state space on the input itself, and a linear map after it. Every channel is its own head."""
+    """The selective state space on the input itself, and a linear map after it. Every channel is its own head.
+
+    >>> layer = sc.zoo.S6(width=16, heads=2, state_size=8)
+    >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
+    >>> y.shape, state.position
+    (torch.Size([1, 50, 16]), 50)
+    """
 
     title = "S6"
     action = "diagonal gate e^(-alpha_t)"

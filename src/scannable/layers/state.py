@@ -25,6 +25,14 @@ class State(ABC):
 
     Under `no_grad`, `extend`, `prefill` and `step` may write into the buffers of the state that they are given and hand
     them on, so fork first to branch; with gradients nothing is written.
+
+    >>> layer = sc.zoo.GLA(width=16, heads=2)
+    >>> _, a = layer.extend(torch.randn(1, 7, 16), layer.initial_state(1))
+    >>> both = sc.join([a, layer.initial_state(1)])
+    >>> both.positions, both.select([1, 0, 0]).positions, both.row(0).position
+    ((7, 0), (0, 7, 7), 7)
+    >>> isinstance(both, sc.State), both.nbytes
+    (True, 512)
     """
 
     positions: tuple[int, ...]
@@ -93,7 +101,13 @@ def _target_of(tensor: Tensor, target: torch.device | torch.dtype | str) -> torc
 
 
 def join(states: Sequence[S]) -> S:
-    """One batch of all the rows of `states`, in order, wherever they are. The states stay as they were."""
+    """One batch of all the rows of `states`, in order, wherever they are. The states stay as they were.
+
+    >>> layer = sc.zoo.Mamba(width=16)
+    >>> _, a = layer.extend(torch.randn(2, 7, 16), layer.initial_state(2))
+    >>> sc.join([a, layer.initial_state(1)]).positions
+    (7, 7, 0)
+    """
     states = list(states)
     if not states:
         raise ValueError("join needs at least one state; start with initial_state(1)")

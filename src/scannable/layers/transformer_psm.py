@@ -162,6 +162,11 @@ class TransformerPSMLayer(PSMLayer):
     Args:
         width, heads: of Agg and Inf alike.
         choices: the fields of `PSMChoices`; one layer of Agg and one of Inf, unless told.
+
+    >>> layer = sc.TransformerPSMLayer(width=16, heads=2, chunk_length=4)
+    >>> y, state = layer.extend(torch.randn(2, 10, 16), layer.initial_state(2))
+    >>> y.shape, state.positions
+    (torch.Size([2, 10, 16]), (10, 10))
     """
 
     title = "Transformer-PSM"

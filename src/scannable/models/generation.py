@@ -39,6 +39,11 @@ def generate(
         top_p: choose among the fewest likeliest tokens that together reach this probability.
         seed: makes the choice repeatable, and leaves torch's global generator alone.
         stop_tokens: a row that yields one of these has stopped, and repeats it while others go on.
+
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",)))
+    >>> tokens = [int(token) for token in sc.generate(model, [1, 2, 3], max_new_tokens=5, top_k=10, seed=0)]
+    >>> len(tokens), all(0 <= token < 50 for token in tokens)
+    (5, True)
     """
     if not isinstance(model, SequenceModel):
         raise TypeError(

@@ -95,6 +95,12 @@ class LM(CausalModel[LMState]):
 
     Projections start with variance 1 / fan-in unless `init_std` says otherwise, those that write to the residual stream
     less by the square root of how many there are.
+
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("mamba", "attention")))
+    >>> logits, state = model.prefill(torch.randint(50, (2, 10)), model.initial_state(2))
+    >>> logits, state = model.step(torch.tensor([3, 4]), state)
+    >>> logits.shape, state.positions
+    (torch.Size([2, 50]), (11, 11))
     """
 
     state_kind: ClassVar[type] = LMState

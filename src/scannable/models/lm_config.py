@@ -20,7 +20,13 @@ GPT2_INIT_STD = 0.02
 
 @dataclass(frozen=True)
 class LMConfig:
-    """The knobs of an `LM`."""
+    """The knobs of an `LM`.
+
+    >>> from scannable.models.layer_options import MambaOptions
+    >>> config = sc.LMConfig(vocab_size=50, width=16, heads=2, layers=(MambaOptions(state_size=8), "psm"))
+    >>> config.layers[0].state_size, sc.LM(config)(torch.randint(50, (2, 10))).shape
+    (8, torch.Size([2, 10, 50]))
+    """
 
     vocab_size: int
     layers: tuple[str | LayerOptions, ...] = ("gla",) * 4

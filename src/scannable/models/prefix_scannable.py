@@ -22,6 +22,17 @@ class PrefixScannableModel(CausalModel[PSMState]):
         enc: tokens (..., n) to elements (..., n, d), token by token (an embedding).
         agg, inf, identity, chunk_length, recent, literal_identity, checkpoint: as for `PSMLayer`.
         head: applied to Inf's outputs last, and only where outputs are wanted.
+
+    >>> class Agg(nn.Module):
+    ...     def forward(self, older, newer):
+    ...         return torch.tanh(0.5 * older + newer)
+    >>> class Inf(nn.Module):
+    ...     def forward(self, prefix, x):
+    ...         return prefix + x
+    >>> enc, head, e = nn.Embedding(10, 8), nn.Linear(8, 10), nn.Parameter(torch.zeros(4, 8))
+    >>> model = sc.PrefixScannableModel(enc, Agg(), Inf(), e, chunk_length=4, head=head)
+    >>> model(torch.randint(10, (2, 15))).shape
+    torch.Size([2, 15, 10])
     """
 
     state_kind: ClassVar[type] = PSMState

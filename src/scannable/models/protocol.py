@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class StreamState(Protocol):
-    """What a stream remembers between tokens."""
+    """What a stream remembers between tokens.
+
+    >>> state = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",))).initial_state(1)
+    >>> isinstance(state, sc.StreamState), state.position
+    (True, 0)
+    """
 
     @property
     def position(self) -> int:
@@ -35,7 +40,12 @@ S = TypeVar("S", bound=StreamState)
 
 @runtime_checkable
 class SequenceModel(Protocol):
-    """A causal sequence model (Def. "Sequence model") in both its forms: at once, and token by token."""
+    """A causal sequence model (Def. "Sequence model") in both its forms: at once, and token by token.
+
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=50, width=16, heads=2, chunk_length=4))
+    >>> isinstance(model, sc.SequenceModel)
+    True
+    """
 
     def __call__(self, tokens: Int[Tensor, "b n"]) -> Float[Tensor, "b n out"]:
         """Outputs at every position, in parallel (Def. "Parallel circuit family"); output t sees tokens 0 to t."""

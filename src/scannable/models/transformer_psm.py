@@ -16,6 +16,13 @@ class TransformerPSM(PrefixScannableModel):
 
     Elements have unit variance from the start, whether embeddings, positions, the identity or what Agg's LayerNorm
     returns: a prefix may be any of them, and Agg must not find one side of its window louder than the other.
+
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=50, width=16, heads=2, chunk_length=4))
+    >>> tokens = torch.randint(50, (2, 30))
+    >>> model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+    >>> logits, state = model.prefill(tokens, model.initial_state(2), logits_to_keep=1)
+    >>> logits.shape, state.positions
+    (torch.Size([2, 1, 50]), (30, 30))
     """
 
     def __init__(self, config: TransformerPSMConfig) -> None:

@@ -19,7 +19,12 @@ from scannable.storage.registry import register_model
 
 @dataclass(frozen=True)
 class TransformerPSMConfig(PSMChoices):
-    """Sizes and variants of Sec. "Transformer-PSM"; every default is the paper's choice where it makes one."""
+    """Sizes and variants of Sec. "Transformer-PSM"; every default is the paper's choice where it makes one.
+
+    >>> config = sc.TransformerPSMConfig(vocab_size=50, width=16, heads=2, positions="rotary", mlp="swiglu", recent=1)
+    >>> config.agg_layers, config.inf_layers
+    (2, 2)
+    """
 
     vocab_size: int
     width: int = 256

@@ -23,6 +23,11 @@ def sliced_cross_entropy(
     Logits exist for `slice_length` positions at a time, in forward and in backward, which computes them once more. With
     no target at all both are zero. A loop that splits a batch sums its parts and divides once: a mean of means would
     weigh targets by the part they fell into.
+
+    >>> head = nn.Linear(8, 100)
+    >>> hidden, targets = torch.randn(2, 50, 8), torch.randint(100, (2, 50))
+    >>> sc.sliced_cross_entropy(hidden, targets, head, slice_length=16).shape
+    torch.Size([])
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(f"reduction={reduction!r} is neither 'mean' nor 'sum'")

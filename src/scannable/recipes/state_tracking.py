@@ -1,7 +1,7 @@
 """State tracking in S5: the Transformer-PSMs of `scannable reproduce s5`."""
 
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.aids import AggFromInf, GrowingStateNoise
@@ -9,7 +9,6 @@ from scannable.recipes.catalogue import recipe
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
-M = TypeVar("M")
 TEST_LENGTHS = (8, 12, 18, 24, 32, 48, 64, 96, 128, 180, 256, 512, 1024, 2048, 4096)
 
 
@@ -25,7 +24,7 @@ def s5_plain() -> Recipe[TransformerPSMConfig, GroupTask]:
     return Recipe(
         # Answers are elements like those that are read: what Agg returns can be what it reads.
         TransformerPSMConfig(120, width=128, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, tie_weights=True),
-        # Seed 0 of the task belongs to trials (`with_seed`).
+        # Seed 0 of the task belongs to trials (`recipes.seeds`).
         GroupTask("S5", seed=1),
         steps=20_000,
         batch_tokens=1024,
@@ -70,11 +69,3 @@ def helped(
         # Places on the way to look at afterwards.
         keep_every=recipe.checkpoint_every * max(1, recipe.steps // recipe.checkpoint_every // 20),
     )
-
-
-def with_seed(recipe: Recipe[M, GroupTask], seed: int) -> Recipe[M, GroupTask]:
-    """The run of a seed, on samples of its own.
-
-    Seed 0 of the task belongs to trials: no sample of a reported run, of any split, has helped to choose anything.
-    """
-    return replace(recipe, seed=seed, task=replace(recipe.task, seed=1 + seed))

@@ -22,6 +22,14 @@ class BinaryCounter(Generic[T]):
 
     `prefix()` reads a cached value and calls nothing. A tensor is copied when it is pushed; any other object is kept
     as it is, so do not change it afterwards.
+
+    >>> counter = sc.BinaryCounter(lambda older, newer: f"({older}{newer})", identity="e")
+    >>> for letter in "abcde":
+    ...     counter.push(letter)
+    >>> counter.prefix()
+    '(((ab)(cd))e)'
+    >>> counter.roots
+    {2: '((ab)(cd))', 0: 'e'}
     """
 
     def __init__(self, agg: Callable[[T, T], T], identity: T, *, literal: bool = False) -> None:

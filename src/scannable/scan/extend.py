@@ -57,6 +57,12 @@ def scan(
         inclusive: let x_t be part of P_t.
         literal: call Agg(e, x) where Alg. 1 prints it, instead of taking it for x.
         checkpoint: keep no activations of `agg`; compute each level once more in backward.
+
+    >>> agg = lambda older, newer: 2 * older + 3 * newer
+    >>> sc.scan(agg, torch.arange(1, 6), identity=torch.tensor(0))
+    tensor([ 0,  1,  8, 25, 70])
+    >>> sc.scan(agg, torch.arange(1, 6), identity=torch.tensor(0), inclusive=True)
+    tensor([  1,   8,  25,  70, 155])
     """
     leaves, element, r = sequence(xs, dim)
     state = empty(identity, literal=literal)
@@ -152,6 +158,13 @@ def extend(
     Whatever the state's position t, the prefixes are those that one scan of all t + m elements would give at places t
     to t + m - 1. `state` is left as it was: extending it twice is a fork. Arguments as for `scan`; `literal` is the
     state's own, and can be set only before the first element.
+
+    >>> agg = lambda older, newer: 2 * older + 3 * newer
+    >>> prefixes, state = sc.extend(agg, sc.empty(torch.tensor(0)), torch.arange(1, 4))
+    >>> sc.extend(agg, state, torch.arange(4, 6))[0]
+    tensor([25, 70])
+    >>> state.position
+    3
     """
     leaves, element, m = sequence(xs, dim)
     check_state(state, element)
@@ -195,6 +208,14 @@ def extend_many(
 
     Returns:
         The prefixes and the new state of each stream.
+
+    >>> agg = lambda older, newer: 2 * older + 3 * newer
+    >>> start = sc.empty(torch.tensor(0))
+    >>> prefixes, states = sc.extend_many(agg, [start, start], [torch.arange(1, 6), torch.arange(1, 3)])
+    >>> prefixes
+    [tensor([ 0,  1,  8, 25, 70]), tensor([0, 1])]
+    >>> [state.position for state in states]
+    [5, 2]
     """
     if len(states) != len(elements):
         raise ValueError(f"{len(states)} states but {len(elements)} elements; each state takes exactly one sequence")

@@ -27,6 +27,11 @@ class Roots(Generic[T]):
 
     For each set bit k of `position`, roots[k] is the aggregate T(k, j) of that bit's block of 2^k elements. A state is
     never changed: extending it twice is a fork.
+
+    >>> from scannable.scan import Roots, extend_roots
+    >>> _, counter = extend_roots(torch.add, Roots(), torch.arange(6))
+    >>> counter.roots
+    {1: tensor(9), 2: tensor(6)}
     """
 
     position: int = 0
@@ -60,6 +65,13 @@ class LevelRoots(Generic[T]):
     """The roots that the binary counter held at one level, in the order of time.
 
     At a place whose bit `level` is set, the counter's root of that level is node number (place >> level) - 1.
+
+    >>> from scannable.scan import Roots, extend_roots
+    >>> levels, _ = extend_roots(torch.add, Roots(), torch.arange(6))
+    >>> levels[1].level, levels[1].nodes
+    (1, tensor([1, 9]))
+    >>> levels[1].before(range(6))
+    (tensor([2, 3]), tensor([0, 0]))
     """
 
     level: int
@@ -91,6 +103,13 @@ def extend_roots(
     The levels that had a root before any of the m places t to t + m - 1 come in order, the lowest first. Arguments as
     for `extend`. Agg is evaluated once for each pair of nodes that is finished, and called once for each level: all
     elements since the first take as many evaluations as there are elements, less the set bits of that number.
+
+    >>> from scannable.scan import Roots, extend_roots
+    >>> levels, counter = extend_roots(torch.add, Roots(), torch.arange(6))
+    >>> [(one.level, one.nodes.tolist()) for one in levels]
+    [(0, [0, 2, 4]), (1, [1, 9]), (2, [6])]
+    >>> counter.position
+    6
     """
     leaves, element, m = sequence(xs, dim)
     _check(state, element)

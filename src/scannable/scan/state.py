@@ -24,6 +24,12 @@ class ScanState(Generic[T]):
 
     Keeping the folds is what makes a push cost one fold instead of popcount(t); the values are the same.
     A state is never changed: extending it twice is a fork.
+
+    >>> _, state = sc.extend(torch.add, sc.empty(torch.tensor(0)), torch.arange(6))
+    >>> state.roots
+    {2: tensor(6), 1: tensor(9)}
+    >>> state.prefix()
+    tensor(15)
     """
 
     identity: T
@@ -101,5 +107,9 @@ def empty(identity: Any, *, literal: bool = False) -> ScanState[Any]:
 
     `identity` is what the first prefix is. By law Agg(identity, x) = x and the call is skipped, which is what a
     learned Agg without an identity needs; `literal=True` makes the call, as Alg. 1 and Alg. 2 are printed.
+
+    >>> state = sc.empty(torch.zeros(8))
+    >>> state.position, len(state.roots)
+    (0, 0)
     """
     return ScanState(identity, literal)

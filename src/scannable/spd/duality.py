@@ -41,6 +41,10 @@ def verify_duality(
         splits: how many random ways to cut the tokens into prefills; half of them end in single steps.
         tolerance: relative to the outputs' scale; by default what `spd.expected.TOLERANCE` states for their dtype, or
             in half precision what rounding explains.
+
+    >>> model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=50, width=16, heads=2, chunk_length=4))
+    >>> sc.verify_duality(model, torch.randint(50, (2, 30)), dtype=torch.float64).passed
+    True
     """
     if tokens.ndim != 2 or tokens.shape[1] == 0:
         raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; expected (batch, length) with a length above 0")

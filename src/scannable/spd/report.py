@@ -38,6 +38,12 @@ class DualityReport:
     measure is how far the model's own rounding moves each output. `chunks`, the elements of the scan, and the counts
     are None for a model without `agg` and `chunk_length`, `nbytes_bound` for one without a `state_nbytes` formula; what
     is known must keep its bound for the check to pass.
+
+    >>> model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla",)))
+    >>> report = sc.verify_duality(model, torch.randint(50, (2, 30)), dtype=torch.float64)
+    >>> report.passed, report.length
+    (True, 30)
+    >>> report.raise_if_failed()
     """
 
     model: str

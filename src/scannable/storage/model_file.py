@@ -26,7 +26,14 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 class ModelFileError(ValueError):
-    """A folder that holds no model, or a damaged one."""
+    """A folder that holds no model, or a damaged one.
+
+    >>> try:
+    ...     sc.load_model(folder / "nothing")
+    ... except sc.ModelFileError:
+    ...     print("no model there")
+    no model there
+    """
 
 
 def build_model(config: Any) -> Any:
@@ -42,6 +49,10 @@ def save_model(model: nn.Module, folder: str | Path) -> None:
     """Write a model's configuration and weights into `folder`, in one step in place of what is there.
 
     What its class makes in `__init__` and keeps out of `state_dict()` is made again by `load_model`.
+
+    >>> sc.save_model(sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2)), folder / "saved")
+    >>> sorted(path.name for path in (folder / "saved").iterdir())
+    ['config.json', 'model.safetensors']
     """
     model = getattr(model, "_orig_mod", model)
     config: Any = getattr(model, "config", None)
@@ -76,7 +87,12 @@ def save_model(model: nn.Module, folder: str | Path) -> None:
 
 
 def load_model(folder: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Build the model that `save_model` wrote, in eval mode, after checking that both files are whole."""
+    """Build the model that `save_model` wrote, in eval mode, after checking that both files are whole.
+
+    >>> sc.save_model(sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2)), folder / "model")
+    >>> sc.load_model(folder / "model").config.layers
+    ('gla', 'gla', 'gla', 'gla')
+    """
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():

@@ -18,13 +18,25 @@ PAIRS = ".pairs"
 
 
 class StateFileError(ValueError):
-    """A file that is no saved state, or no longer the one that was saved."""
+    """A file that is no saved state, or no longer the one that was saved.
+
+    >>> _ = (folder / "damaged").write_bytes(b"something else")
+    >>> try:
+    ...     sc.load_state(folder / "damaged")
+    ... except sc.StateFileError:
+    ...     print("not a saved state")
+    not a saved state
+    """
 
 
 def save_state(state: Any, path: str | Path) -> None:
     """Write a state as one file, whole or not at all. Tensors that the state shares are stored once.
 
     What a step would refuse is refused here: a state whose buffers have gone on, or were left half written.
+
+    >>> layer = sc.zoo.GLA(width=16, heads=2)
+    >>> _, state = layer.extend(torch.randn(1, 7, 16), layer.initial_state(1))
+    >>> sc.save_state(state, folder / "one.safetensors")
     """
     problem = _why_no_state(state)
     if problem:
@@ -53,7 +65,14 @@ def save_state(state: Any, path: str | Path) -> None:
 
 
 def load_state(path: str | Path, device: str | torch.device = "cpu") -> Any:
-    """Read a state that `save_state` wrote, and check it; any damage raises `StateFileError`."""
+    """Read a state that `save_state` wrote, and check it; any damage raises `StateFileError`.
+
+    >>> layer = sc.zoo.GLA(width=16, heads=2)
+    >>> _, state = layer.extend(torch.randn(1, 7, 16), layer.initial_state(1))
+    >>> sc.save_state(state, folder / "two.safetensors")
+    >>> sc.load_state(folder / "two.safetensors").position
+    7
+    """
     path = Path(path)
     try:
         metadata, tensors = read_sealed(path, FORMAT)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -63,17 +63,22 @@ def write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, 
     digest, size = hashlib.sha256(header), len(header)
     file.write(header)
     content: memoryview | None = None
-    for name in _ordered(tensors):
+    for name in _ordered(_kinds(tensors)):
         content = None  # the copy of one tensor goes before that of the next is made
-        content = _bytes_of(tensors[name])
+        content = bytes_of(tensors[name])
         file.write(content)
         digest.update(content)
         size += len(content)
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def read(file: BufferedReader, *, sealed: bool = False) -> tuple[dict[str, str], dict[str, Tensor], Sum]:
-    """The metadata and tensors of an open safetensors file, and the sum of what was read."""
+def read(
+    file: BufferedReader, *, sealed: bool = False, keep: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+) -> tuple[dict[str, str], dict[str, Tensor], Sum]:
+    """The metadata and tensors of an open safetensors file, and the sum of what was read.
+
+    Of each tensor what `keep(name, tensor)` returns is kept, before the next is read.
+    """
     size = os.fstat(file.fileno()).st_size
     start = file.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
@@ -88,13 +93,14 @@ def read(file: BufferedReader, *, sealed: bool = False) -> tuple[dict[str, str],
     for name, dtype, shape in places:
         # Torch's own aligned memory: kernels round differently on other addresses.
         try:
-            tensors[name] = torch.empty(shape, dtype=dtype, device="cpu")
+            tensor = torch.empty(shape, dtype=dtype, device="cpu")
         except RuntimeError as error:
             raise TensorFileError(f"{name!r:.60} of the shape {shape!r:.60} cannot be held: {error!s:.80}") from error
-        content = _bytes_of(tensors[name])
+        content = bytes_of(tensor)
         if file.readinto(content) != len(content):
             raise TensorFileError(f"it ends within {name}")
         digest.update(content)
+        tensors[name] = keep(name, tensor)
     return metadata, tensors, {"size": size, "sha256": digest.hexdigest()}
 
 
@@ -120,26 +126,38 @@ def read_sealed(path: Path, kind: str) -> tuple[dict[str, str], dict[str, Tensor
     return metadata, tensors
 
 
-def _ordered(tensors: Mapping[str, Tensor]) -> list[str]:
+def header_of(
+    kinds: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str] | None = None
+) -> tuple[bytes, dict[str, int]]:
+    """How a file of tensors of these types and shapes begins, and where in it each of them does."""
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    end, begins = 0, dict[str, int]()
+    for name in _ordered(kinds):
+        dtype, shape = kinds[name]
+        begins[name], end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begins[name], end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text, {name: 8 + len(text) + begin for name, begin in begins.items()}
+
+
+def _ordered(kinds: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> list[str]:
     """The widest numbers first: then each tensor begins at a multiple of its own."""
-    return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+    return sorted(kinds, key=lambda name: (-kinds[name][0].itemsize, name))
 
 
 def _header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
-    end = 0
-    for name in _ordered(tensors):
-        tensor = tensors[name]
+    for name, tensor in tensors.items():
         if tensor.dtype not in NAMES or tensor.layout is not torch.strided or tensor.is_meta or name == METADATA:
             raise TypeError(
                 f"{name!r} cannot be saved: a tensor of {tensor.dtype} and layout {tensor.layout} on {tensor.device} "
                 f"has no place in a safetensors file; it holds dense tensors of {', '.join(NAMES.values())}"
             )
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
+    return header_of(_kinds(tensors), metadata)[0]
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, Sequence[int]]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 
 
 def _places(text: bytes | bytearray, room: int) -> tuple[dict[str, str], list[tuple[str, torch.dtype, list[int]]]]:
@@ -171,7 +189,7 @@ def _places(text: bytes | bytearray, room: int) -> tuple[dict[str, str], list[tu
     return metadata, [(name, dtype, shape) for _, _, name, dtype, shape in sorted(places, key=lambda place: place[:2])]
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a tensor, if it is in order and on the CPU, or of a copy that is."""
     # A conjugate or negative view is a flag on the memory of another tensor.
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()

@@ -95,6 +95,11 @@ class GroupTask:
 
     Tokens are independent and uniform, except that a hash of the whole sequence says which split it belongs to: train,
     validation and test share no sequence.
+
+    >>> from scannable.tasks import GroupTask
+    >>> batch = GroupTask("Z60").batch("train", [0], length=6)
+    >>> bool((batch.tokens.cumsum(1) % 60 == batch.targets).all())
+    True
     """
 
     group: str = "S5"

@@ -33,6 +33,11 @@ class MQARTask:
     drawn without replacement with probability proportional to g^(gap_exponent - 1). The last position of an odd length
     belongs to no slot. Every other position is a filler. A hash of the whole sequence says which split it belongs to:
     train, validation and test share no sequence.
+
+    >>> from scannable.tasks import IGNORED, MQARTask
+    >>> batch = MQARTask(pairs=4).batch("train", range(2), length=32)
+    >>> (batch.targets != IGNORED).sum(1)
+    tensor([4, 4])
     """
 
     vocab_size: int = 8192

@@ -25,7 +25,13 @@ DRAWS = 1024
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Tokens in, and what a model should say at each position; both int64."""
+    """Tokens in, and what a model should say at each position; both int64.
+
+    >>> from scannable.tasks import GroupTask
+    >>> batch = GroupTask("Z2").batch("train", range(2), length=5)
+    >>> batch.tokens.shape, batch.targets.shape
+    (torch.Size([2, 5]), torch.Size([2, 5]))
+    """
 
     tokens: "Int[Tensor, 'b n']"
     targets: "Int[Tensor, 'b n']"
@@ -41,7 +47,12 @@ class Batch:
 
 @runtime_checkable
 class Task(Protocol):
-    """A seeded stream of samples: sample i is a pure function of (seed, split, i) and the length asked for."""
+    """A seeded stream of samples: sample i is a pure function of (seed, split, i) and the length asked for.
+
+    >>> from scannable.tasks import GroupTask, Task
+    >>> isinstance(GroupTask("S5"), Task)
+    True
+    """
 
     @property
     def vocab_size(self) -> int: ...

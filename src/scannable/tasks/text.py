@@ -95,6 +95,11 @@ class TextTask:
         return self._tokenizer.vocab_size
 
     @property
+    def loaded_tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer itself."""
+        return self._tokenizer
+
+    @property
     def out_size(self) -> int:
         return self._tokenizer.vocab_size
 

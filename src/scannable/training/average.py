@@ -49,8 +49,12 @@ class WeightAverage:
             self._exchange(model)
             try:
                 yield
-            finally:
-                self._exchange(model)
+            except BaseException:
+                # After an exchange that failed the weights may be half gathered: what it was must not be lost.
+                with contextlib.suppress(RuntimeError):
+                    self._exchange(model)
+                raise
+            self._exchange(model)
             return
         kept = {name: parameter.data for name, parameter in model.named_parameters()}
         for name, parameter in model.named_parameters():

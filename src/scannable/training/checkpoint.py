@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from scannable.storage.checked_folder import (
     put_in_place,
     read_manifest,
     sum_of,
+    sum_of_file,
 )
 from scannable.storage.files import sync
 
@@ -82,40 +83,70 @@ def write(folder: Path, checkpoint: Checkpoint) -> Path:
         if (part := getattr(checkpoint, name)) or name != "average"
     }
     state = json.dumps(checkpoint.state, indent=1, sort_keys=True).encode()
-    temporary, aside = (folder / f".{target.name}.{os.getpid()}.{use}" for use in ("writing", "replaced"))
+    temporary = folder / f".{target.name}.{os.getpid()}.writing"
     try:
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
-            sync(folder.parent)
-        needed = len(state) + sum(map(tensor_file.size_of, tensors.values()))
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, {free:,} are free")
-        temporary.mkdir()
-        sums: dict[str, Sum] = {STATE: sum_of(state)}
-        (temporary / STATE).write_bytes(state)
-        for name, part in tensors.items():
-            with (temporary / name).open("wb") as file:
-                sums[name] = tensor_file.write(file, part)
-        (temporary / MANIFEST).write_bytes(manifest_of(_about(checkpoint.step), sums))
-        put_in_place(temporary, target, aside)
-    except OSError as error:
-        raise CheckpointError(
-            f"the checkpoint of step {checkpoint.step} could not be written to {folder}: {error.strerror or error}; "
-            "the ones before it are untouched. Make room or give the folder to this user, then resume"
-        ) from error
+        with _named_step(checkpoint.step, folder):
+            begin(temporary, len(state) + sum(map(tensor_file.size_of, tensors.values())))
+            sums: dict[str, Sum] = {}
+            for name, part in tensors.items():
+                with (temporary / name).open("wb") as file:
+                    sums[name] = tensor_file.write(file, part)
+        finish(temporary, target, checkpoint.step, state, sums)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if aside.exists():
-            _settle(aside, target)
     return target
 
 
-def read(path: Path) -> Checkpoint:
+def begin(temporary: Path, needed: int) -> None:
+    """Make the folder that a checkpoint is written in, beside its place, if there is room for so many bytes."""
+    folder = temporary.parent
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        sync(folder.parent)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed, {free:,} are free")
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir()
+
+
+def finish(temporary: Path, target: Path, step: int, state: bytes, sums: Mapping[str, Sum] | None = None) -> None:
+    """Complete a folder of tensors to a checkpoint, and make it appear; without their sums, the files are read."""
+    folder = target.parent
+    aside = folder / f".{target.name}.{os.getpid()}.replaced"
+    try:
+        with _named_step(step, folder):
+            known = sums if sums is not None else {path.name: sum_of_file(path) for path in sorted(temporary.iterdir())}
+            (temporary / STATE).write_bytes(state)
+            (temporary / MANIFEST).write_bytes(manifest_of(_about(step), {STATE: sum_of(state), **known}))
+            put_in_place(temporary, target, aside)
+    finally:
+        if aside.exists():
+            _settle(aside, target)
+
+
+@contextmanager
+def _named_step(step: int, folder: Path) -> Iterator[None]:
+    """What the system refuses becomes a `CheckpointError` that says what is left."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint of step {step} could not be written to {folder}: {error.strerror or error}; "
+            "the ones before it are untouched. Make room or give the folder to this user, then resume"
+        ) from error
+
+
+Keep = Callable[[str, str, Tensor], Tensor]
+"""What is kept of a tensor: `keep(part, name, tensor)`, the part being "model", "optimizer" or "average"."""
+
+
+def read(path: Path, keep: Keep = lambda part, name, tensor: tensor) -> Checkpoint:
     """Read a checkpoint and check all of it; any damage raises a `CheckpointError` that says what is wrong."""
     with _named(path):
         files = _known_files(path)
-        parts: dict[str, Any] = {name: _part(path, name, known) for name, known in files.items()}
+        parts: dict[str, Any] = {name: _part(path, name, known, keep) for name, known in files.items()}
     try:
         model, optimizer, state = (parts[name] for name in ("model.safetensors", "optimizer.safetensors", STATE))
         average = parts.get("average.safetensors", {})
@@ -174,7 +205,7 @@ def _known_files(path: Path) -> dict[str, Sum]:
     return files
 
 
-def _part(path: Path, name: str, known: Sum) -> Any:
+def _part(path: Path, name: str, known: Sum, keep: Keep) -> Any:
     """What one file holds, if it is what was written; what is checked is what was read."""
     if not name.endswith(".safetensors"):
         content = (path / name).read_bytes()
@@ -182,7 +213,8 @@ def _part(path: Path, name: str, known: Sum) -> Any:
         return content
     try:
         with (path / name).open("rb") as file:
-            _, tensors, found = tensor_file.read(file)
+            part = name.removesuffix(".safetensors")
+            _, tensors, found = tensor_file.read(file, keep=lambda key, tensor: keep(part, key, tensor))
     except tensor_file.TensorFileError as error:
         raise DamagedError(f"{name} is not what was written: {error}") from error
     check_sum(name, found, known)

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import scannable.training.checkpoint as checkpoints
-from scannable.training.checkpoint import Checkpoint, CheckpointError
+from scannable.training.checkpoint import Checkpoint, CheckpointError, Keep
 
 
-def newest_good(place: Path, loss: Callable[[Checkpoint], float]) -> int | None:
+def newest_good(
+    place: Path, loss: Callable[[Checkpoint], float], keep: Keep = lambda part, name, tensor: tensor
+) -> int | None:
     """The step of the newest checkpoint whose `loss` is finite; None if there is none."""
     for step in reversed(checkpoints.steps(place)):
         try:
-            if math.isfinite(loss(checkpoints.read(checkpoints.path_of(place, step)))):
+            if math.isfinite(loss(checkpoints.read(checkpoints.path_of(place, step), keep))):
                 return step
         except CheckpointError:
             continue

@@ -18,10 +18,14 @@ MOST_TENSORS = 20_000
 """Of a model; each is an object, and takes time and memory even when it is small."""
 
 
-def check_memory(recipe: Recipe[Any, Any], device: str | torch.device = "cpu") -> None:
-    """Refuse a run that cannot fit, before anything of it is allocated: the bounds are what it needs at the least."""
+def check_memory(recipe: Recipe[Any, Any], device: str | torch.device = "cpu", *, shares: int = 1) -> None:
+    """Refuse a run that cannot fit, before anything of it is allocated: the bounds are what it needs at the least.
+
+    With `shares`, weights and all that belongs to them are cut into so many, and gathered whole for a step.
+    """
     # Weights, their gradient, the two moments of AdamW, and the average.
-    check_model_memory(recipe.model, 5 if recipe.ema else 4, device)
+    copies = 5 if recipe.ema else 4
+    check_model_memory(recipe.model, copies if shares == 1 else 1 + copies // shares, device)
     check_batch_memory(recipe, (*recipe.curriculum.lengths, *recipe.evaluation.lengths), device)
 
 

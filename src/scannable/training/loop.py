@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
+from scannable.storage.checked_folder import sum_of
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.files import write_whole
 from scannable.tasks import Split, Task
@@ -32,7 +33,7 @@ from scannable.training.parallel import Parallel
 from scannable.training.processes import join_processes
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, pinned
-from scannable.training.resume import agree, checkpoint_of, going_on, restore
+from scannable.training.resume import agree, checkpoint_of, going_on, restore, share_of
 from scannable.training.run_folder import (
     TrainingError,
     differences,
@@ -44,6 +45,9 @@ from scannable.training.run_folder import (
 )
 from scannable.training.signals import signals
 from scannable.training.step import NotFiniteError, Optimisation
+
+if TYPE_CHECKING:
+    from scannable.training.saver import Saver
 
 
 class DivergedError(TrainingError):
@@ -60,7 +64,15 @@ class Interrupted(Exception):  # noqa: N818  (nothing went wrong)
 
 
 class Run:
-    """A recipe at work in a folder; `run_folder.py` says what it leaves there."""
+    """A recipe at work in a folder; `run_folder.py` says what it leaves there.
+
+    >>> from dataclasses import replace
+    >>> from scannable.recipes import demo
+    >>> from rich.console import Console
+    >>> from scannable.training.loop import Run
+    >>> Run(replace(demo(), steps=2), folder / "run", console=Console(quiet=True)).train()["steps"]
+    2
+    """
 
     def __init__(
         self,
@@ -75,13 +87,15 @@ class Run:
         self.folder = folder
         self.console = console or Console()
         self.parallel = parallel or Parallel()
-        self.processes, self.device = join_processes(torch.device(device), self.parallel)
+        self.processes, self.device = join_processes(torch.device(device), self.parallel, _in_words(recipe))
         self.recipe = pinned(recipe, folder)
         self.task: Task = self.recipe.task
         _check_vocabulary(self.recipe)
-        check_memory(self.recipe, self.device)
+        check_memory(self.recipe, self.device, shares=self.processes.count if self.parallel.shard else 1)
         sharded = self.parallel.shard
-        self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
+        with self.processes.roll_call.explaining():
+            self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
+            self._saver = _saver(self) if sharded else None
         self.model, self.optimizer = self.optimisation.model, self.optimisation.optimizer
         self.average = self.optimisation.average
         self.progress = Progress()
@@ -104,26 +118,31 @@ class Run:
         Raises:
             Interrupted: after SIGTERM, SIGUSR1 or a first SIGINT; a checkpoint has been written.
             DivergedError: a loss or gradient is not finite.
+            LostRankError: another process is gone or hangs.
             TrainingError: the folder does not fit.
         """
         alone = only_process_in(self.folder) if self.processes.first else contextlib.nullcontext()
-        with alone, signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self._prepare(resume, force)
-            self._sinks = self._make_sinks() if self.processes.first else []
-            console = self.console if self.processes.first else Console(quiet=True)
-            display = Display(console, self.recipe.steps, self.progress.step)
-            try:
-                if self.progress.ended:
-                    display.say(
-                        f"{self.folder} has finished at step {self.progress.step}; a greater --steps goes on from there"
-                    )
-                else:
-                    self._train(display)
-                return self._finish(display)
-            finally:
-                display.close()
-                for sink in self._sinks:
-                    sink.close()
+        hearing = signals(self._heard, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        with alone, hearing, self.processes.roll_call.explaining():
+            return self._run(resume, force)
+
+    def _run(self, resume: bool, force: bool) -> dict[str, Any]:
+        self._prepare(resume, force)
+        self._sinks = self._make_sinks() if self.processes.first else []
+        console = self.console if self.processes.first else Console(quiet=True)
+        display = Display(console, self.recipe.steps, self.progress.step)
+        try:
+            if self.progress.ended:
+                display.say(
+                    f"{self.folder} has finished at step {self.progress.step}; a greater --steps goes on from there"
+                )
+            else:
+                self._train(display)
+            return self._finish(display)
+        finally:
+            display.close()
+            for sink in self._sinks:
+                sink.close()
 
     @property
     def checkpoints(self) -> Path:
@@ -135,6 +154,7 @@ class Run:
         recipe, progress = self.recipe, self.progress
         began, tokens_since = time.monotonic(), 0
         while progress.ended is None:
+            self.processes.roll_call.doing = f"at step {progress.step}"
             if not progress.look_due:
                 length = self._length()
                 loss, norm, tokens = self._one_step(length)
@@ -163,6 +183,7 @@ class Run:
             if progress.ended or number or progress.step % recipe.checkpoint_every == 0 or progress.best is not best:
                 self._save()
             if number and not progress.ended:
+                self._until_saved()
                 raise self._interrupted(number)
 
     def _length(self) -> int:
@@ -181,6 +202,7 @@ class Run:
 
     def _diverged(self, error: NotFiniteError, length: int) -> DivergedError:
         """What to say of a loss that is not finite; checkpoints that would come to one at once are removed."""
+        self._until_saved()
         step, bad, failed = self.progress.step, not_finite(self.model), self.progress.samples
 
         def loss_from(checkpoint: Checkpoint) -> float:
@@ -189,7 +211,7 @@ class Run:
             plain_loss = self.optimisation.plain_loss
             return plain_loss(failed, length) + plain_loss(before.samples, next_length)
 
-        good = newest_good(self.checkpoints, loss_from)
+        good = newest_good(self.checkpoints, loss_from, share_of(self.model))
         self.processes.wait()
         if good is not None and self.processes.first:
             remove_after(self.checkpoints, good)
@@ -240,6 +262,7 @@ class Run:
             score = self.score(length, display=display)
         except Interrupted:
             self._save()  # it is still due
+            self._until_saved()
             raise
         progress.look_due = False
         self._record(kind="evaluation", length=length, loss=score.loss, error=score.error)
@@ -270,6 +293,7 @@ class Run:
 
     def _finish(self, display: Display) -> dict[str, Any]:
         """Test, unless that was done, and write the result."""
+        self._until_saved()
         recipe, progress = self.recipe, self.progress
         found = load_result(self.folder)
         if found is not None and found.get("steps") == progress.step:
@@ -278,9 +302,8 @@ class Run:
         step, best = progress.step, progress.best
         if recipe.evaluation.weights == "best" and best is not None and best.step != step:
             step = best.step
-            restore(
-                checkpoints.read(checkpoints.path_of(self.checkpoints, step)), self.model, self.optimizer, self.average
-            )
+            found = checkpoints.read(checkpoints.path_of(self.checkpoints, step), share_of(self.model))
+            restore(found, self.model, self.optimizer, self.average)
         average = ", averaged" if recipe.ema else ""
         display.say(f"testing the weights of step {step} ({recipe.evaluation.weights}{average})")
         scores = list[Score]()
@@ -318,17 +341,32 @@ class Run:
 
     def _save(self) -> None:
         if self.processes.first:
-            recipe, progress = self.recipe, self.progress
             # A checkpoint that outlives a power cut needs the metrics that it counts.
             self.metrics.flush()
-            size = self.metrics.size
-            checkpoints.write(
-                self.checkpoints, checkpoint_of(recipe, progress, self.model, self.optimizer, self.average, size)
-            )
-            milestones = range(0, progress.step, recipe.keep_every) if recipe.keep_every else ()
-            best = [progress.best.step] if progress.best else []
-            checkpoints.prune(self.checkpoints, recipe.keep, {*best, *milestones}, newest=progress.step)
+        if self._saver is not None:
+            # Every process has a share; it is written while training goes on.
+            self._saver.save(self._checkpoint(), self._pruning())
+            return
+        if self.processes.first:
+            checkpoints.write(self.checkpoints, self._checkpoint())
+            self._pruning()()
         self.processes.wait()
+
+    def _checkpoint(self) -> Checkpoint:
+        size = self.metrics.size if self.processes.first else 0
+        return checkpoint_of(self.recipe, self.progress, self.model, self.optimizer, self.average, size)
+
+    def _pruning(self) -> Callable[[], None]:
+        """Delete what need not be kept once the checkpoint of this step is there."""
+        recipe, step, best = self.recipe, self.progress.step, self.progress.best
+        also = {*([best.step] if best else []), *(range(0, step, recipe.keep_every) if recipe.keep_every else ())}
+        return lambda: checkpoints.prune(self.checkpoints, recipe.keep, also, newest=step)
+
+    def _until_saved(self) -> None:
+        """Nothing is being written any more."""
+        if self._saver is not None:
+            self._saver.wait()
+            self.processes.wait()
 
     def _prepare(self, resume: bool, force: bool) -> None:
         """Make the folder this run's own, or go on from what it holds."""
@@ -344,7 +382,8 @@ class Run:
             for path in self.folder.glob(".*.json.*"):  # what `write_whole` was killed in
                 path.unlink()
         self.processes.wait()
-        checkpoint = newest_checkpoint(self.folder, lambda text: self._say(f"skipped: {text}"))
+        keep = share_of(self.model)
+        checkpoint = newest_checkpoint(self.folder, lambda text: self._say(f"skipped: {text}"), keep)
         if checkpoint is None:
             changed = [] if force else self._differences_to_config()
             if changed:
@@ -407,6 +446,19 @@ class Run:
         where = f"step {self.progress.step} of {self.recipe.steps}"
         what = f"stopped in the test after {where}" if self.progress.ended else f"stopped at {where}"
         return Interrupted(f"{what}; checkpoint saved in {self.folder}", number)
+
+
+def _saver(run: Run) -> "Saver":
+    from scannable.training.saver import saver_for
+
+    return saver_for(run.checkpoints, run.processes.first, run.parallel.timeout)
+
+
+def _in_words(recipe: Recipe[Any, Any]) -> str:
+    """A recipe in a few words, which differ where two recipes do: long fields by their sums."""
+    plain = {name: json.dumps(value, sort_keys=True) for name, value in to_plain(recipe).items()}
+    short = {name: text if len(text) < 16 else sum_of(text.encode())["sha256"][:8] for name, text in plain.items()}
+    return "".join(f", {name}={text}" for name, text in short.items())
 
 
 def _check_vocabulary(recipe: Recipe[Any, Any]) -> None:

@@ -3,14 +3,17 @@
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
+from scannable.distributed.agreement import agree
 from scannable.training.parallel import Parallel
+from scannable.training.roll_call import RollCall
 from scannable.training.sequence import Sequence
 
 
@@ -22,6 +25,8 @@ class Processes:
     count: int = 1
     sequence: Sequence | None = None
     """The processes that have the same samples as this one, each another part of them; None if it has whole ones."""
+    roll_call: RollCall = field(default_factory=RollCall, compare=False, repr=False)
+    """Who is there."""
 
     @property
     def share(self) -> slice:
@@ -68,32 +73,68 @@ class Processes:
         self.total(0.0)
 
 
-def join_processes(device: torch.device, parallel: Parallel | None = None) -> tuple[Processes, torch.device]:
-    """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda"."""
+def join_processes(
+    device: torch.device, parallel: Parallel | None = None, words: str = ""
+) -> tuple[Processes, torch.device]:
+    """Join the others that torchrun started, if it did; each has a GPU of its own, if one is asked for by "cuda".
+
+    `words` are what all of them must say alike: what they are about to do. If they do not, each has the error.
+    """
     parallel = parallel or Parallel()
     count = int(os.environ.get("WORLD_SIZE", "1"))
-    # Before any of them waits for another.
-    _, together = parallel.shape(count)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # what is summed in `total` is on the CPU
     if count == 1:
+        parallel.shape(count)
         if parallel.shard and not distributed.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
         return Processes(), device
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    if not distributed.is_initialized():
-        # What is summed in `total` is on the CPU, wherever the model is.
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=timedelta(seconds=parallel.timeout))
-    rank = distributed.get_rank()
-    if together == 1:
-        return Processes(rank, count), device
-    # Neighbours share samples: what they exchange in every layer stays on one machine, if it can.
-    mesh = init_device_mesh(device.type, (count // together, together), mesh_dim_names=("data", "sequence"))
-    return Processes(rank, count, Sequence(rank % together, together, mesh.get_group("sequence"))), device
+    timeout = timedelta(seconds=parallel.timeout)
+    if distributed.is_initialized():
+        rank, store = distributed.get_rank(), distributed.distributed_c10d._get_default_store()
+    else:
+        held, rank, _ = next(rendezvous("env://", timeout=timeout))
+        # torchrun may keep its store when it starts a run anew, with the addresses of processes that are gone.
+        store = distributed.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", held)
+    roll_call = _call_roll(rank, count, store)
+    with roll_call.explaining():
+        if not distributed.is_initialized():
+            distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timeout)
+        # Before one of them waits in a group that another does not know of.
+        (_, together), _ = agree(lambda: (parallel.shape(count), 0, f"{parallel}{words}"), None, device)
+        if together == 1:
+            return Processes(rank, count, roll_call=roll_call), device
+        from torch.distributed.device_mesh import init_device_mesh
+
+        # Neighbours share samples: what they exchange in every layer stays on one machine, if it can.
+        mesh = init_device_mesh(device.type, (count // together, together), mesh_dim_names=("data", "sequence"))
+        sequence = Sequence(rank % together, together, mesh.get_group("sequence"))
+        return Processes(rank, count, sequence, roll_call), device
+
+
+_called: list[RollCall] = []
+
+
+def _call_roll(rank: int, count: int, store: Any) -> RollCall:
+    """One roll call a process, until it leaves the others."""
+    while _called:
+        _called.pop().__exit__(None, None, None)
+    _called.append(RollCall(rank, count, store).__enter__())
+    return _called[0]
+
+
+def restarted() -> bool:
+    """Whether torchrun has started this process once more, because one of the processes had failed (--max-restarts):
+    the run goes on from its last checkpoint then.
+    """
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def leave_processes() -> None:
+    """Nobody waits for this process any more."""
+    while _called:
+        _called.pop().__exit__(None, None, None)
     if distributed.is_initialized():
         distributed.destroy_process_group()

@@ -123,7 +123,13 @@ class Evaluation:
 @configurable
 @dataclass(frozen=True)
 class Recipe(Generic[M, T]):
-    """Everything that decides what a run computes; two runs of equal recipes are equal bit for bit on one machine."""
+    """Everything that decides what a run computes; two runs of equal recipes are equal bit for bit on one machine.
+
+    >>> from dataclasses import replace
+    >>> from scannable.recipes import demo
+    >>> replace(demo(), steps=10).steps
+    10
+    """
 
     model: M
     task: T

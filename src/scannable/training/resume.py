@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from scannable.storage.configuration import to_plain
 from scannable.training.average import WeightAverage
-from scannable.training.checkpoint import Checkpoint
+from scannable.training.checkpoint import Checkpoint, Keep
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, differences, recipe_of
-from scannable.training.sharding import like, load_whole
+from scannable.training.sharding import is_sharded, like, load_whole, put_away
 
 
 def checkpoint_of(
@@ -36,6 +36,22 @@ def checkpoint_of(
         "versions": {"torch": torch.__version__},
     }
     return Checkpoint(progress.step, model.state_dict(), moments, state, average.weights if average else {})
+
+
+def share_of(model: nn.Module) -> Keep:
+    """What a process keeps of each tensor of a checkpoint: all of it, or its share of a sharded model's."""
+    if not is_sharded(model):
+        return lambda part, name, tensor: tensor
+    put_away(model)
+    parameters = dict(model.named_parameters())
+
+    def keep(part: str, name: str, tensor: Tensor) -> Tensor:
+        parameter = parameters.get(name.rsplit("/", 1)[0] if part == "optimizer" else name)
+        if parameter is None or tensor.shape != parameter.shape or not tensor.ndim:
+            return tensor
+        return like(parameter, tensor)
+
+    return keep
 
 
 def restore(

@@ -22,7 +22,7 @@ from scannable.storage.configuration import ConfigurationError, from_plain, to_p
 from scannable.storage.files import write_whole
 from scannable.storage.model_file import build_model
 from scannable.tasks.sample import PinnedTask
-from scannable.training.checkpoint import Checkpoint, CheckpointError
+from scannable.training.checkpoint import Checkpoint, CheckpointError, Keep
 from scannable.training.progress import Progress
 from scannable.training.recipe import Recipe, Weights
 
@@ -103,13 +103,15 @@ def with_kept(recipe: Recipe[Any, Any], folder: Path) -> Recipe[Any, Any]:
     return replace(recipe, task=task.kept(folder)) if isinstance(task, PinnedTask) else recipe
 
 
-def newest_checkpoint(folder: Path, skipped: Callable[[str], object]) -> Checkpoint | None:
+def newest_checkpoint(
+    folder: Path, skipped: Callable[[str], object], keep: Keep = lambda part, name, tensor: tensor
+) -> Checkpoint | None:
     """The newest checkpoint that is whole; `skipped` is told of those that are not. None if there are none at all."""
     place = folder / "checkpoints"
     steps = checkpoints.steps(place)
     for step in reversed(steps):
         try:
-            return checkpoints.read(checkpoints.path_of(place, step))
+            return checkpoints.read(checkpoints.path_of(place, step), keep)
         except CheckpointError as error:
             skipped(str(error))
     if steps:

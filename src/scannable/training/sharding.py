@@ -3,8 +3,11 @@
 One unit: a process gathers all weights once a step, and scatters the gradient once. Units inside the model would be
 gathered for every call, and processes that have different parts of a sequence call Agg differently often: they would
 wait for each other for ever.
+
+FSDP2 takes seconds to import, and is imported only when it is asked for.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
@@ -12,9 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from scannable import distributed
 from scannable.distributed import Split
@@ -28,11 +28,18 @@ def shard(model: nn.Module, device: torch.device, count: int, *, alike: bool) ->
 
     `alike`: all processes use the same parameters in a step.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        raise ValueError(f"sharded weights need torch 2.13 or newer, this is {torch.__version__}; leave out shard")
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         raise ValueError("an LSTM of torch keeps its own list of whole weights, which cannot be cut; leave out shard")
     kinds = {str(parameter.dtype) for parameter in model.parameters()}
     if len(kinds) > 1:
         raise ValueError(f"sharded weights are of one type, these of {', '.join(sorted(kinds))}; leave out shard")
+    # It fears for what is written into outputs that are views; nothing here writes into any.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
     mesh = init_device_mesh(device.type, (count,), mesh_dim_names=("shard",))
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
     assert isinstance(model, FSDPModule)
@@ -53,18 +60,19 @@ def _hidden_over_ranks(model: nn.Module, tokens: Tensor, split: Split, group: An
 
 
 def is_sharded(model: nn.Module) -> bool:
-    return isinstance(model, FSDPModule)
+    """Whether `shard` has cut it."""
+    return hasattr(model, "hidden_over_ranks")
 
 
-def put_away(model: nn.Module) -> None:
+def put_away(model: Any) -> None:
     """Keep only this process's share of the weights again, after what needed them whole."""
-    if isinstance(model, FSDPModule):
+    if is_sharded(model):
         model.reshard()
 
 
-def last_of_step(model: nn.Module, last: bool) -> None:
+def last_of_step(model: Any, last: bool) -> None:
     """Scatter the gradient after the last part of a step only: processes may have different numbers of parts."""
-    if isinstance(model, FSDPModule):
+    if is_sharded(model):
         model.set_requires_gradient_sync(last)
 
 
@@ -84,21 +92,28 @@ def noticing_gradients(model: nn.Module) -> Iterator[set[str]]:
             hook.remove()
 
 
-def local(tensor: Tensor) -> Tensor:
+def is_share(tensor: Tensor) -> bool:
+    """Whether it is a `DTensor`, of which this process has a part."""
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: Any) -> Tensor:
     """The share that this process has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_share(tensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """All of it, gathered; every process calls."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_share(tensor) else tensor
 
 
 @torch.no_grad()
-def like(tensor: Tensor, value: Tensor) -> Tensor:
+def like(tensor: Any, value: Tensor) -> Tensor:
     """A whole value cut as `tensor` is; every process has the value, so that nothing is sent."""
-    if not isinstance(tensor, DTensor):
+    if not is_share(tensor) or is_share(value):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     # From what is here, not from the first process.
     return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
 

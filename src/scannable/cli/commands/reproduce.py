@@ -40,8 +40,8 @@ def reproduce(
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
             token), spd (complexity classes), space (bytes kept for backward), corrected (what each
             departure from the paper is worth), or all of them.
-        profile: smoke takes seconds and shows that it works; laptop takes up to two and a half hours an experiment
-            on two CPU cores; paper is the paper's size, for a GPU.
+        profile: smoke takes seconds and shows that it works; laptop takes minutes to hours on two CPU cores, and
+            about eight for s5; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
         runs: folder of the training runs.
         workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.

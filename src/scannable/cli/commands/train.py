@@ -1,5 +1,6 @@
 """`scannable train`."""
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,8 @@ def work(name: str, settings: Train[Any, Any], rest: list[str]) -> None:
     from scannable.training.limits import check_samples
     from scannable.training.logging import TensorBoardSink, WandbSink
     from scannable.training.loop import Interrupted, Run
-    from scannable.training.processes import leave_processes
+    from scannable.training.processes import leave_processes, restarted
+    from scannable.training.roll_call import LostRankError
 
     recipe, folder = settings.recipe, settings.out or Path("runs") / name
     console = Console()
@@ -93,12 +95,17 @@ def work(name: str, settings: Train[Any, Any], rest: list[str]) -> None:
         return [*chosen, WandbSink(folder, to_plain(recipe))] if settings.wandb else chosen
 
     device = usable_device(settings.device)
-    run = Run(recipe, folder, console=console, device=device, sinks=sinks, parallel=settings.parallel)
-    check_samples(recipe)
+    run = None
     try:
-        result = run.train(resume=settings.resume, force=settings.force)
+        run = Run(recipe, folder, console=console, device=device, sinks=sinks, parallel=settings.parallel)
+        check_samples(recipe)
+        result = run.train(resume=settings.resume or restarted(), force=settings.force)
+    except LostRankError as lost:
+        print(f"scannable: {lost}\nTo go on: {command_to_go_on(name, rest, folder)}", file=sys.stderr, flush=True)
+        # At once: to leave a group in good order would wait for the one that is missing.
+        os._exit(1)
     except Interrupted as stopped:
-        if run.processes.first:
+        if run is not None and run.processes.first:
             # One line, whatever the width of the terminal: it is meant to be pasted.
             print(f"{stopped}\nTo go on: {command_to_go_on(name, rest, folder)}", flush=True)
         sys.exit(stopped.exit_code)

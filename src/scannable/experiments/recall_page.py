@@ -1,0 +1,218 @@
+"""Associative recall: figure, tables and the page, from whatever runs are there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
+from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.profile import Profile
+from scannable.experiments.recall_runs import Kind, Setting
+from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
+
+MARKERS: dict[Kind, tuple[str, str]] = {"psm": ("o", "-"), "attention": ("s", ":"), "recurrent": ("^", "--")}
+"""And the line between the models of a family."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model on the plane of the figure: what its stream holds, and what it gets right."""
+
+    family: str
+    model: str
+    kind: Kind
+    nbytes: int
+    accuracy: Spread
+
+
+def places(rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -> list[Place]:
+    """Of all models that have runs, at the longest test length."""
+    found: list[Place] = []
+    for family, one in use.families.items():
+        for name in one.models:
+            errors = error_by_length(rows, name)
+            if errors:
+                last = errors[max(errors)]
+                right = Spread(1 - last.mean, 1 - last.greatest, 1 - last.least, last.count)
+                found.append(Place(family, name, one.kind, held[name], right))
+    return found
+
+
+def frontier(points: Sequence[Place]) -> list[Place]:
+    """Those that none beats with as few bytes: accuracy rises along it."""
+    best: list[Place] = []
+    for point in sorted(points, key=lambda p: (p.nbytes, -p.accuracy.mean)):
+        if not best or point.accuracy.mean > best[-1].accuracy.mean:
+            best.append(point)
+    return best
+
+
+def below(point: Place, line: Sequence[Place], *, by: float = 0.001) -> Place | None:
+    """The one of a frontier that holds no more than this point and is right more often; None if there is none."""
+    better = [other for other in line if other.nbytes <= point.nbytes]
+    best = max(better, key=lambda p: p.accuracy.mean, default=None)
+    return best if best is not None and best.accuracy.mean > point.accuracy.mean + by else None
+
+
+def draw(rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -> Figure:
+    """Accuracy against bytes on the left, error of Transformer-PSM against length on the right."""
+    figure = Figure(figsize=(14, 5.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    points = places(rows, use, held)
+    for i, (family, one) in enumerate(use.families.items()):
+        mine = sorted((point for point in points if point.family == family), key=lambda p: p.nbytes)
+        if not mine:
+            continue
+        marker, line = MARKERS[one.kind]
+        means = [100 * point.accuracy.mean for point in mine]
+        # Rounding may put the mean of equal numbers beside them.
+        spread = [
+            [max(0.0, 100 * (point.accuracy.mean - point.accuracy.least)) for point in mine],
+            [max(0.0, 100 * (point.accuracy.greatest - point.accuracy.mean)) for point in mine],
+        ]
+        left.errorbar(
+            [point.nbytes for point in mine], means, yerr=spread, marker=marker, linestyle=line, color=f"C{i % 10}",
+            capsize=3, label=one.title, markerfacecolor="none" if i >= 10 else None,
+        )  # fmt: skip
+    recurrent = frontier([point for point in points if point.kind == "recurrent"])
+    if recurrent:
+        # Where nothing larger is better, what is largest is no worse.
+        corners = [(p.nbytes, 100 * p.accuracy.mean) for p in recurrent]
+        corners.append((max(point.nbytes for point in points), corners[-1][1]))
+        left.step(
+            *zip(*corners, strict=True), where="post", color="grey", linewidth=4, alpha=0.3, zorder=0,
+            label="frontier of the recurrent rows",
+        )  # fmt: skip
+    longest = use.recipe.curriculum.lengths[-1]
+    left.set(xlabel=f"bytes of state at {longest} tokens", ylabel="accuracy at the queries (%)", ylim=(-3, 103))
+    left.set_xscale("log", base=2)
+    left.set_title(f"Recall at {longest} tokens")
+    lengths = sorted({row.length for row in rows if row.part == "final"})
+    for family, line in (("psm-projection", "-"), ("psm-right", "--")):
+        for i, (name, label) in enumerate(use.families[family].labels.items()):
+            found = error_by_length(rows, name)
+            if found:
+                title = f"{label}, {'projecting Agg' if line == '-' else 'right half'}"
+                means = [100 * e.mean for e in found.values()]
+                right.plot(list(found), means, line, marker=".", color=f"C{i}", label=title)
+    right.set(xlabel="length (tokens)", ylabel="error at the queries (%)", ylim=(-3, 103))
+    right.set_title("Transformer-PSM by chunk length")
+    if lengths:
+        powers(right, lengths)
+    tidy(left)
+    tidy(right)
+    return figure
+
+
+def write_page(lab: Laboratory, rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -> None:
+    """README.md."""
+    task, longest = use.recipe.task, use.recipe.curriculum.lengths[-1]
+    final = [row for row in rows if row.part == "final"]
+    samples = f", {final[0].samples} test sequences at each length" if final else ""
+    save_page(
+        lab.results,
+        "Multi-query associative recall: accuracy against bytes of state",
+        'Fig. "mqar" of *Sequential-Parallel Duality in Prefix-Scannable Models*, as a frontier: '
+        f"{task.pairs} pairs of a vocabulary of {task.vocab_size:,}, every key asked for once, at a uniformly random "
+        "place.",
+        f"`scannable reproduce mqar --profile {lab.profile}`; resolved configurations in `configurations/`, all "
+        f"numbers in `mqar.csv`, bytes in `state.csv`{samples}.",
+        *missing_runs(lab.missing),
+        "![accuracy against bytes of state](mqar.png)",
+        "Error at the queries in percent: the mean over seeds, and in brackets the least and the greatest; all lengths "
+        f"are in training. Bytes are those that the stream of one sequence holds at {longest} tokens, just before the "
+        "last one.",
+        table(*_errors(rows, use, held)),
+        *_findings(rows, use, held),
+        "The paper at 512 tokens, 8 pairs: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails, "
+        "full attention perfect; of its sliding windows the text says nothing.",
+        "## What differs from the paper",
+        _differences(lab.profile, use),
+        *_sweeps(rows, use),
+    )
+
+
+def _errors(rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -> tuple[list[str], list[list[object]]]:
+    lengths = sorted({row.length for row in rows if row.part == "final"})
+    lines: list[list[object]] = []
+    for one in use.families.values():
+        for name, label in one.labels.items():
+            mine = [row for row in rows if row.model == name and row.part == "final"]
+            found = error_by_length(rows, name)
+            if mine:
+                lines.append(
+                    [
+                        f"{one.title}, {label}",
+                        f"{mine[0].parameters:,}",
+                        f"{held[name]:,}",
+                        len({row.seed for row in mine}),
+                        f"{mine[0].learning_rate:g}",
+                        f"{max(row.tokens for row in mine) / 1e6:.1f} M",
+                        *(found[length].cell(factor=100) for length in lengths),
+                    ]
+                )
+    head = ["model", "parameters", "bytes of state", "seeds", "rate", "tokens, at most"]
+    return [*head, *(f"{n:,}" for n in lengths)], lines
+
+
+def _findings(rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -> list[str]:
+    points = places(rows, use, held)
+    psm = [point for point in points if point.kind == "psm"]
+    line = frontier([point for point in points if point.kind == "recurrent"])
+    if not psm or not line:
+        return []
+    under = {point: other for point in psm if (other := below(point, line))}
+    if not under:
+        return [
+            f"All {len(psm)} Transformer-PSMs that are there are on or above the frontier of the recurrent rows: none "
+            "of those holds as few bytes and is right more often."
+        ]
+    named = "; ".join(
+        f"{_title(point, use)} ({point.accuracy.mean:.1%} with {point.nbytes:,} bytes) is below {_title(other, use)} "
+        f"({other.accuracy.mean:.1%} with {other.nbytes:,})"
+        for point, other in under.items()
+    )
+    return [
+        f"Of {len(psm)} Transformer-PSMs that are there, {len(psm) - len(under)} are on or above the frontier of the "
+        f"recurrent rows. {named}."
+    ]
+
+
+def _title(point: Place, use: Setting) -> str:
+    family = use.families[point.family]
+    return f"{family.title}, {family.labels[point.model]}"
+
+
+def _sweeps(rows: Sequence[RunScore], use: Setting) -> list[str]:
+    titles = {one.swept: f"{one.title}, {one.labels[one.swept]}" for one in use.families.values()}
+    lines = sweep_table(rows, titles, {one.swept: one.rates for one in use.families.values()})
+    if not lines:
+        return []
+    return [
+        "## Learning rates",
+        "One model of each family, on samples of another seed; the run that reached the longest length, then the "
+        "lowest validation loss, gave the rate of the whole family.",
+        table(["model", "learning rate", "reached length", "validation loss there"], lines),
+    ]
+
+
+def _differences(profile: Profile, use: Setting) -> str:
+    if profile == "paper":
+        return "The learning rates are swept, once for each family; Transformer-PSM stands here with both compressions."
+    recipe = use.recipe
+    return (
+        f"- Smaller models and a harder task: width {recipe.model.width} instead of 256 where nothing else is said, "
+        f"vocabulary {recipe.task.vocab_size} instead of 8,192, but {recipe.task.pairs} pairs instead of 8, more than "
+        "the smallest states can hold. Queries are uniform, as the paper's, and what stands between is any token, be "
+        "it a key.\n"
+        f"- Lengths {', '.join(map(str, recipe.curriculum.lengths))}; at most {recipe.steps:,} steps of "
+        f"{recipe.batch_tokens:,} tokens; on to the next length when the validation error is below 5%, at the latest "
+        f"after {recipe.curriculum.steps:,} steps; a run ends when its error at the longest length is zero.\n"
+        "- Transformer-PSM has one layer in Agg and two in Inf, all others have two, with one head and the MLP that "
+        "their authors give them. Attention and Transformer-PSM have rotary positions, normed queries and keys, and "
+        "short convolutions of four tokens, which Mamba, Mamba-2 and both DeltaNets have of their own; GLA and "
+        "log-linear attention have none. Embedding and output layer share their weights in every model.\n"
+        "- Errors are those of the weights at the end of a run; learning rates were chosen by the best evaluation.\n"
+        "- Mamba is this library's, which equals that of `transformers` number for number."
+    )

@@ -1,0 +1,203 @@
+"""Associative recall: which models are trained, family by family, each at several sizes of its state."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from scannable.experiments.laboratory import at_rate
+from scannable.experiments.profile import Profile
+from scannable.models.layer_options import AttentionOptions, LayerOptions, Mamba2Options
+from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
+from scannable.models.transformer_psm_config import TransformerPSMConfig
+from scannable.recipes.recall import BLOCKS, mqar
+from scannable.recipes.seeds import for_trials, with_seed
+from scannable.tasks import MQARTask
+from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
+
+Kind = Literal["psm", "attention", "recurrent"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that differ in the size of their state."""
+
+    title: str
+    kind: Kind
+    models: Mapping[str, Any]
+    """Configurations by name, those with smaller states first."""
+    labels: Mapping[str, str]
+    """What is different in each."""
+    swept: str
+    """The one whose learning rate the others have."""
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One profile."""
+
+    recipe: Recipe[Any, Any]
+    """On the samples of trials; of all models but for the model and the learning rate."""
+    families: Mapping[str, Family]
+    seeds: tuple[int, ...]
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """The configurations of all families, by name."""
+        return {name: config for family in self.families.values() for name, config in family.models.items()}
+
+    def family_of(self, model: str) -> str:
+        return next(name for name, family in self.families.items() if model in family.models)
+
+
+def setting(profile: Profile) -> Setting:
+    """What each profile trains."""
+    if profile == "paper":
+        return Setting(for_trials(paper()), paper_families(paper()), (0, 1, 2))
+    recipe = for_trials(smoke() if profile == "smoke" else mqar())
+    if profile == "smoke":
+        families = small_families(recipe, chunks=(8, 16), widths=(8, 16), windows=(8,), full=(16,))
+        return Setting(recipe, families, seeds=(0,))
+    families = small_families(recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64))
+    return Setting(recipe, families, seeds=(0, 1, 2))
+
+
+def smoke() -> Recipe[TransformerPSMConfig, MQARTask]:
+    """The laptop's, smaller still."""
+    whole, lengths = mqar(), (32, 48)
+    return replace(
+        whole,
+        model=replace(whole.model, width=16),
+        task=replace(whole.task, pairs=8),
+        steps=4,
+        batch_tokens=128,
+        optimizer=replace(whole.optimizer, warmup=2),
+        curriculum=replace(whole.curriculum, lengths=lengths, steps=2),
+        evaluation=replace(whole.evaluation, every=4, samples=8, lengths=lengths),
+        checkpoint_every=4,
+    )
+
+
+def paper() -> Recipe[TransformerPSMConfig, MQARTask]:
+    """The paper's."""
+    lengths, epoch = (128, 256, 512), 100_000 // 32
+    return Recipe(
+        TransformerPSMConfig(8192, 256, 1, chunk_length=64, agg_layers=2, inf_layers=2, compress="projection"),
+        MQARTask(8192),
+        steps=64 * epoch,
+        batch_samples=32,
+        optimizer=Optimizer(1e-4, (0.9, 0.999), weight_decay=0.01, warmup=1000, final=0.0),
+        curriculum=Curriculum(lengths, steps=10_000, revisit=2 / 3),
+        evaluation=Evaluation(every=epoch, samples=3000, lengths=lengths, stop_below=1e-4),
+        checkpoint_every=epoch,
+    )
+
+
+def psm_families(model: TransformerPSMConfig, chunks: tuple[int, ...], rates: tuple[float, ...]) -> dict[str, Family]:
+    """Transformer-PSM at several chunk lengths, with both ways of compressing two chunks to one."""
+    found: dict[str, Family] = {}
+    for short, compress, title in (
+        ("projection", "projection", "Transformer-PSM, projecting Agg"),
+        ("right", "right_half", "Transformer-PSM, right half"),
+    ):
+        way: Any = compress
+        names = {c: f"psm-{short}-{c}" for c in chunks}
+        found[f"psm-{short}"] = Family(
+            title,
+            "psm",
+            {name: replace(model, chunk_length=c, compress=way) for c, name in names.items()},
+            {name: f"c = {c}" for c, name in names.items()},
+            names[chunks[len(chunks) // 2]],
+            rates,
+        )
+    return found
+
+
+def small_families(
+    recipe: Recipe[Any, Any], *, chunks: tuple[int, ...], widths: tuple[int, ...], windows: tuple[int, ...],
+    full: tuple[int, ...],
+) -> dict[str, Family]:  # fmt: skip
+    """Two layers each, one head, answers that share their vectors with tokens."""
+    vocabulary, width = recipe.model.vocab_size, recipe.model.width
+    attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=BLOCKS["convolution"])
+    slow, fast = (1e-3, 2e-3, 4e-3), (2e-3, 4e-3, 8e-3)
+
+    def stack(layer: str | LayerOptions, width: int) -> LMConfig:
+        return LMConfig(vocabulary, (layer,) * 2, width, heads=1, tie_weights=True)
+
+    found = psm_families(recipe.model, chunks, slow)
+    found["attention"] = Family(
+        "full attention",
+        "attention",
+        {f"attention-{d}": stack(attention, d) for d in full},
+        {f"attention-{d}": f"width {d}" for d in full},
+        f"attention-{full[-1]}",
+        slow,
+    )
+    found["window"] = Family(
+        "sliding window",
+        "attention",
+        {f"window-{n}": stack(replace(attention, window=n), width) for n in windows},
+        {f"window-{n}": f"window {n}" for n in windows},
+        f"window-{windows[-1]}",
+        slow,
+    )
+    rows: dict[str, tuple[str, str | LayerOptions]] = {
+        "gated_deltanet": ("Gated DeltaNet", "gated_deltanet"),
+        "mamba2": ("Mamba-2", Mamba2Options(state_size=32)),
+        "deltanet": ("DeltaNet", "deltanet"),
+        "mamba": ("Mamba", "mamba"),
+        "gla": ("GLA", "gla"),
+        "log_linear": ("log-linear attention", "log_linear"),
+    }
+    for name, (title, layer) in rows.items():
+        names = {d: f"{name}-{d}" for d in widths}
+        found[name] = Family(
+            title,
+            "recurrent",
+            {names[d]: stack(layer, d) for d in widths},
+            {names[d]: f"width {d}" for d in widths},
+            names[widths[len(widths) // 2]],
+            fast,
+        )
+    return found
+
+
+def paper_families(recipe: Recipe[Any, Any]) -> dict[str, Family]:
+    """The paper's models: Transformer-PSM, windows as long as its chunks, Mamba, full attention."""
+    model: TransformerPSMConfig = recipe.model
+    chunks, context, rates = (32, 64), recipe.curriculum.lengths[-1], (1e-4, 3e-4, 1e-3)
+    full = LMConfig(
+        model.vocab_size, ("attention",) * 2, model.width, heads=1, norm="layer", positions=context,
+        init_std=GPT2_INIT_STD,
+    )  # fmt: skip
+    windows = {f"window-{n}": replace(full, layers=(AttentionOptions(window=n),) * 4, init_std=None) for n in chunks}
+    mamba = LMConfig(model.vocab_size, ("mamba",) * 2, width=model.width)
+    width = f"width {model.width}"
+    return {
+        **psm_families(model, chunks, rates),
+        "window": Family(
+            "sliding window", "attention", windows, {f"window-{n}": f"window {n}" for n in chunks}, "window-64", rates
+        ),
+        "mamba": Family("Mamba", "recurrent", {"mamba-256": mamba}, {"mamba-256": width}, "mamba-256", rates),
+        "attention": Family(
+            "full attention", "attention", {"attention-256": full}, {"attention-256": width}, "attention-256", rates
+        ),
+    }
+
+
+def swept(use: Setting) -> tuple[dict[str, Callable[[float], Recipe[Any, Any]]], dict[str, tuple[float, ...]]]:
+    """One model of each family as a function of its learning rate, and the rates."""
+    makers = {family.swept: at_rate(use.recipe, family.models[family.swept]) for family in use.families.values()}
+    return makers, {family.swept: family.rates for family in use.families.values()}
+
+
+def final_recipes(use: Setting, rates: Mapping[str, float], seeds: tuple[int, ...]) -> dict[str, Recipe[Any, Any]]:
+    """The runs of the page, by name and seed, of the families whose rate is known; seeds in turn."""
+    return {
+        f"{name}-{seed}": with_seed(at_rate(use.recipe, config)(rates[family]), seed)
+        for seed in seeds
+        for family, one in use.families.items()
+        if family in rates
+        for name, config in one.models.items()
+    }

@@ -1,0 +1,23 @@
+"""Which samples a seed has."""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from scannable.training.recipe import Recipe
+
+R = TypeVar("R", bound=Recipe[Any, Any])
+TRIALS = 0
+"""The seed of the task that choices are made with; no reported run has it."""
+
+
+def with_seed(recipe: R, seed: int) -> R:
+    """The run of a seed, on samples of its own.
+
+    Seed 0 of the task belongs to trials: no sample of a reported run, of any split, has helped to choose anything.
+    """
+    return replace(recipe, seed=seed, task=replace(recipe.task, seed=TRIALS + 1 + seed))
+
+
+def for_trials(recipe: R) -> R:
+    """The same on the samples of trials."""
+    return replace(recipe, task=replace(recipe.task, seed=TRIALS))
