@@ -195,6 +195,13 @@ def test_streams_have_a_line_for_each_model_and_mark_where_it_was_trained() -> N
     assert drawn(axes)["A"] == ([256, 768], pytest.approx([1, e]))
 
 
+def test_a_page_says_plainly_what_it_was_made_without() -> None:
+    assert figures.missing_runs([]) == []
+    (said,) = figures.missing_runs(["gpt2-0", "sweep-lstm-0.01", "gpt2-1", "s5-3 at 1,000,000 tokens"])
+    assert "4 of them are missing" in said
+    assert said.endswith("`gpt2` 0, 1; `sweep-lstm` 0.01; `s5` 3 at 1,000,000 tokens.")
+
+
 def test_the_same_numbers_give_the_same_files(tmp_path: Path) -> None:
     rows = [outcome(name, length) for name in state_tracking_runs.TITLES for length in (18, 180)]
     for folder in ("one", "two"):

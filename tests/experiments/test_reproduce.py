@@ -269,8 +269,11 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert ended.code == 0, ended.error
     assert ": run 1 of " not in ended.said and not (left.runs / "gpt2-0").exists()
     (said,) = (line for line in left.page.splitlines() if line.startswith("**Made before all runs were finished.**"))
-    for name in ("psm-helped-1", "gpt2-0", "psm-plain-0", "lstm-0", "lstm-to-8-0", "lstm-4-generators-0"):
-        assert f"`{name}`" in said
+    for name in (
+        "`psm-helped` 1;", "`gpt2` 0.", "`psm-plain` 0;", "`lstm` 0;", "`lstm-to-8` 0;", "`lstm-4-generators` 0",
+        "`sweep-lstm` 0.001, 0.003, 0.01;",
+    ):  # fmt: skip
+        assert name in said
     models = {row["model"] for row in left.rows if row["part"] == "final"}
     assert models == MODELS["s5"] - {"lstm", "gpt2", "psm-plain"}
     assert not (left.results / "configurations" / "gpt2-0.json").exists()
@@ -283,7 +286,7 @@ def test_a_page_of_no_runs_at_all_is_a_page(tmp_path: Path, reproduce: Command) 
     ended = reproduce("s5", *places(tmp_path), "--only-finished")
     assert ended.code == 0, ended.error
     left = left_in(tmp_path, "s5")
-    assert "`psm-helped-0`" in left.page and left.rows == [] and not left.runs.exists()
+    assert "`psm-helped` 0, 1;" in left.page and left.rows == [] and not left.runs.exists()
 
 
 @pytest.mark.slow
@@ -311,7 +314,7 @@ def test_mqar_in_seconds(tmp_path: Path, reproduce: Command) -> None:
         shutil.rmtree(path)
     ended = reproduce("mqar", *places(tmp_path), "--only-finished")
     assert ended.code == 0, ended.error
-    assert "`gla-8-0`, `gla-16-0`" in left.page and "| GLA" not in left.page and "| Mamba, width 8 |" in left.page
+    assert "`gla-8` 0; `gla-16` 0" in left.page and "| GLA" not in left.page and "| Mamba, width 8 |" in left.page
 
 
 @pytest.mark.slow

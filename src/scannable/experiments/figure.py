@@ -53,7 +53,12 @@ def missing_runs(names: Sequence[str]) -> list[str]:
     """A part of a page that says plainly what it was made without; nothing, if all is there."""
     if not names:
         return []
-    listed = ", ".join(f"`{name}`" for name in names)
+    # Seeds, or learning rates, of one model stand together.
+    models: dict[str, list[str]] = {}
+    for name in names:
+        model, _, which = name.rpartition("-")
+        models.setdefault(model, []).append(which)
+    listed = "; ".join(f"`{model}` {', '.join(which)}" for model, which in models.items())
     return [f"**Made before all runs were finished.** {len(names)} of them are missing, and count nowhere: {listed}."]
 
 

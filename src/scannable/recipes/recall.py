@@ -30,11 +30,11 @@ def mqar() -> Recipe[TransformerPSMConfig, MQARTask]:
         ),
         # Seed 0 of the task belongs to trials (`recipes.seeds`).
         MQARTask(VOCABULARY, PAIRS, seed=1),
-        steps=1500,
+        steps=2500,
         batch_tokens=2048,
         optimizer=Optimizer(2e-3, weight_decay=0.01, schedule="late"),
         # Each length until it is learned, or for a while; then all of them, as often one as another.
-        curriculum=Curriculum(LENGTHS, below=(0.05,), steps=600, revisit=2 / 3),
+        curriculum=Curriculum(LENGTHS, below=(0.05,), steps=1000, revisit=2 / 3),
         evaluation=Evaluation(every=100, samples=128, lengths=LENGTHS, stop_below=1e-4),
         checkpoint_every=500,
     )
