@@ -433,7 +433,7 @@ def test_a_mistake_about_a_run_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["dmeo"], "there is no command 'dmeo'; did you mean 'demo'? known: demo, zoo, recipes, train"),
+        (["dmeo"], "there is no command 'dmeo'; did you mean 'demo'? known: demo, explain, zoo, models, recipes"),
         (["--help-me"], "there is no command '--help-me'"),
         (["eval"], "folder of the run"),
         (["eval", "run", "--split", "tset"], "invalid choice 'tset' for argument '--split'"),

@@ -96,6 +96,24 @@ def test_what_is_neither_a_run_nor_shipped_is_told_with_what_there_is(scannable:
     assert code == 1 and expected + ", ".join(shipped_models()) in said
 
 
+def test_what_does_not_fit_into_memory_is_refused(scannable: Command) -> None:
+    code, said = scannable("eval", "s5", "--lengths", 10**12)
+    assert code == 1 and "a batch of 1 x 1,000,000,000,000 tokens takes 32,000.0 GB or more, and there are" in said
+
+
+def test_generate_says_so_where_no_language_model_is_shipped(
+    scannable: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scannable.weights.shipped_model.language_model", lambda: None)
+    code, said = scannable("generate")
+    assert code == 1 and "no language model is shipped; give the folder of a run, such as runs/stdlib" in said
+
+
+def test_a_shipped_model_generates(scannable: Command) -> None:
+    code, said = scannable("generate", "s5", "--prompt", "0 3", "--tokens", 2, "--temperature", 0)
+    assert code == 0 and all(0 <= int(word) < 120 for word in said.split()) and len(said.split()) == 2
+
+
 def test_other_weights_than_those_shipped_are_refused(scannable: Command) -> None:
     code, said = scannable("eval", "s5", "--weights", "best")
     assert code == 1 and "the shipped model s5 has the last weights only, not the best ones" in said

@@ -17,7 +17,7 @@ from scannable.training.recipe import Curriculum, Evaluation
 from scannable.training.run_folder import TrainingError, load_trained
 from scannable.weights import ShippedModelError, load_shipped, shipped, shipped_models
 from scannable.weights.ship import ship
-from scannable.weights.shipped import language_model
+from scannable.weights.shipped_model import language_model
 
 
 @pytest.fixture(scope="module")

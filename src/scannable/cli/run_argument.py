@@ -26,7 +26,7 @@ def check_run(folder: Path) -> None:
 
 def is_shipped(run: Path) -> bool:
     """Whether this is the name of a shipped model; a run in a folder of that name comes first."""
-    from scannable.weights.shipped import shipped_models
+    from scannable.weights.shipped_model import shipped_models
 
     return str(run) in shipped_models() and not (run / "config.json").is_file()
 
@@ -35,7 +35,7 @@ def check_model(run: Path) -> None:
     """Refuse what is neither a shipped model nor a run."""
     if is_shipped(run):
         return
-    from scannable.weights.shipped import shipped_models
+    from scannable.weights.shipped_model import shipped_models
 
     try:
         check_run(run)
@@ -48,7 +48,7 @@ def recipe_of(run: Path) -> "Recipe[Any, Any]":
     from scannable.storage.configuration import from_plain
     from scannable.training.recipe import Recipe
     from scannable.training.run_folder import load_recipe
-    from scannable.weights.shipped import MANIFEST, shipped
+    from scannable.weights.shipped_model import MANIFEST, shipped
 
     return from_plain(shipped(str(run)).recipe, Recipe, MANIFEST) if is_shipped(run) else load_recipe(run)
 
@@ -56,7 +56,7 @@ def recipe_of(run: Path) -> "Recipe[Any, Any]":
 def load(run: Path, *, weights: "Weights | None" = None, device: Any = "cpu") -> "TrainedModel":
     """The model, ready to be used."""
     from scannable.training.run_folder import load_trained
-    from scannable.weights.shipped import load_shipped
+    from scannable.weights.shipped_model import load_shipped
 
     if not is_shipped(run):
         return load_trained(run, weights=weights, device=device)

@@ -12,7 +12,7 @@ from scannable.storage.files import write_whole
 from scannable.storage.model_file import save_model
 from scannable.tasks.sample import PinnedTask
 from scannable.training.run_folder import TrainingError, load_recipe, load_result, load_trained
-from scannable.weights.shipped import FORMAT, MANIFEST, PLACE, Shipped, shipped
+from scannable.weights.shipped_model import FORMAT, MANIFEST, PLACE, Shipped, shipped
 
 FOUND = ("length", "samples", "loss", "error", "bits_per_byte")
 

@@ -52,6 +52,9 @@ def evaluate(
     text = isinstance(recipe.task, TextTask)
     at_once = [length for length in lengths if text or length <= LONG]
     check_batch_memory(recipe, at_once, place)
+    for length in lengths:
+        if length not in at_once:
+            _check_fits(length, samples or 1)
     found = load(run, weights=weights, device=place)
     print(f"{run}: {found}, on the {split} split")
     if at_once:
@@ -59,6 +62,19 @@ def evaluate(
     for length in lengths:
         if length not in at_once:
             _read(found, length, samples or 1, split)
+
+
+def _check_fits(length: int, samples: int) -> None:
+    """Refuse more than the memory holds of tokens, of targets, and of the random bits that they are drawn from."""
+    from scannable.storage.configuration import ConfigurationError
+    from scannable.training.limits import memory_of
+
+    needed, limit = 32 * samples * length, memory_of("cpu")
+    if needed > limit:
+        raise ConfigurationError(
+            f"a batch of {samples:,} x {length:,} tokens takes {needed / 1e9:,.1f} GB or more, and there are "
+            f"{limit / 1e9:,.1f} GB; choose a smaller length, or fewer samples"
+        )
 
 
 def _score(found: "TrainedModel", lengths: list[int], samples: int | None, split: Split) -> None:

@@ -76,7 +76,7 @@ def generate(
 
 
 def _shipped_language_model() -> Path:
-    from scannable.weights.shipped import language_model
+    from scannable.weights.shipped_model import language_model
 
     name = language_model()
     if name is None:

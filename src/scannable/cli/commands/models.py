@@ -10,7 +10,7 @@ def models() -> None:
     Example:
         scannable models
     """
-    from scannable.weights.shipped import shipped, shipped_models
+    from scannable.weights.shipped_model import shipped, shipped_models
 
     for name in shipped_models():
         about = shipped(name)
