@@ -37,7 +37,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("eval", "--split", ""), {"train", "validation", "test"}),
         (("d",), {"demo", "doctor"}),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(sorted(words)) if isinstance(words, set) else " ".join(words),
 )
 def test_bash_offers(typed: tuple[str, ...], offered: set[str], bash: Path) -> None:
     command = ["bash", "-c", ASK, "bash", str(bash), "scannable", *typed]
