@@ -1,6 +1,6 @@
 """Any model of this library as a `PreTrainedModel`: hidden vectors for tokens, with padding and with a stream."""
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class ScannablePreTrainedModel(PreTrainedModel):
     config: ScannableConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules: ClassVar[list[str]] = ["LMBlock", "PSMLayer"]
+    _no_split_modules = ["LMBlock", "PSMLayer"]  # pyright: ignore  # noqa: RUF012
     # Theirs replaces scaled_dot_product_attention, which Agg and Inf use for windows that know no other process.
     _supports_context_parallel = False
 
