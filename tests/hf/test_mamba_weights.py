@@ -195,3 +195,11 @@ def test_a_configuration_or_index_that_lacks_something_is_named(tmp_path: Path) 
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(sc.ModelFileError, match=r"index\.json is damaged"):
         load_mamba(tmp_path)
+
+
+def test_an_output_layer_beside_a_tied_embedding_is_not_dropped_silently(tmp_path: Path) -> None:
+    theirs("mamba, biases the other way, untied", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": True}))
+    with pytest.raises(sc.ModelFileError, match="has tie_word_embeddings, but the file has an output layer"):
+        load_mamba(tmp_path)

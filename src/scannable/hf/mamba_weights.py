@@ -84,8 +84,12 @@ def load_mamba(folder: str | Path) -> LM:
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{folder}: config.json or the weights lack something: {error!r:.200}") from error
     weights = {name: tensor.to(dtype, copy=True) for name, tensor in weights.items()}
-    if config.tie_weights:
-        weights.pop("head.weight", None)
+    if config.tie_weights and not torch.equal(weights.pop("head.weight", own := weights["embedding.weight"]), own):
+        # Early versions of transformers 5 leave them untied and do not say so.
+        raise ModelFileError(
+            f"{folder}: config.json has tie_word_embeddings, but the file has an output layer that is not the "
+            "embedding; set it to false there if the model was trained that way"
+        )
     with torch.device("meta"):
         model = LM(config)
     try:
