@@ -215,7 +215,9 @@ def _remarks(rows: Sequence[Difference], use: Sizes) -> str:
 - *At c = 1 with one layer a causal Agg is the bidirectional one*: the token that is kept sees both anyway. So the
   paper's state tracking does not depend on the mask. At larger c it is another function.
 - *How many of the {len(use.seeds)} seeds learned to track states* (an error below 2% at length {use.lengths[-1]}):
-  {learned}. Whether so short a run learns depends on the seed too.
+  {learned}.
+  Whether so short a run learns depends on the seed, the corrected model's too; what has been learned shows whether it
+  holds at greater lengths.
 - *The shipped S5 model* was trained with the right tree and the law Agg(e, x) = x. Read along the wrong trees, or one
   chunk late, the same weights fail. Calling Agg(e, x) moves them by {s5_literal:.2g} points of error: what Inf has
   learned to see before the first chunk has become an identity of Agg too.
