@@ -375,7 +375,7 @@ def test_text_is_learned_and_generated(
         (["train", "demo", *TINY, "--out", "file/inside"], "Not a directory: 'file/inside"),
         (["train", "stdlib", "--task.data", "nowhere.txt"], "nowhere.txt' is neither a file nor a folder"),
         (["train", "stdlib", "--task.data", "file"], "but a sample of length=512 needs 513"),
-        (["train", "mqar", "--evaluation.lengths", "8"], "length=8 is too short for pairs=8"),
+        (["train", "mqar", "--evaluation.lengths", "8"], "length=8 is too short for pairs=16"),
         (["train", "demo", "--curriculum.lengths", "1"], "which holds too few sequences of length 1 or none"),
         (["demo", "--out", "file/inside"], "Not a directory: 'file/inside"),
         (["eval", "nowhere"], "there is no folder nowhere; give the folder of a run, such as runs/s5"),
