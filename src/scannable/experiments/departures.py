@@ -147,9 +147,16 @@ def _best(*functions: Callable[[], None]) -> list[float]:
 # The shipped S5 model, read in other ways than it was trained.
 
 
+IDENTITY_CALLED = "Agg(e, x) in the shipped S5 model: from x by"
+
+
+@torch.no_grad()
 def in_s5(length: int = 1024, samples: int = 32) -> Iterator[Difference]:
     """Token errors, in percent, of one set of weights."""
     shipped = load_shipped("s5")
+    elements = shipped.model.enc(torch.arange(shipped.recipe.task.vocab_size)[:, None])
+    called = shipped.model.agg(shipped.model.identity.expand_as(elements), elements)
+    yield Difference("literal", IDENTITY_CALLED, None, 0.0, apart(elements, called))
     known = {field.name: getattr(shipped.model.config, field.name) for field in fields(TransformerPSMConfig)}
     right = _error(shipped.model, shipped, length, samples)
     ways = {**STATE_SWITCHES, "causal": {"agg_causal": True}}
