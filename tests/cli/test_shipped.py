@@ -109,6 +109,12 @@ def test_generate_says_so_where_no_language_model_is_shipped(
     assert code == 1 and "no language model is shipped; give the folder of a run, such as runs/stdlib" in said
 
 
+def test_generate_takes_the_shipped_language_model_when_nothing_is_named(scannable: Command) -> None:
+    code, said = scannable("generate", "--prompt", "def main(", "--tokens", 12)
+    assert code == 0 and said.strip()
+    assert scannable("generate", "stdlib", "--prompt", "def main(", "--tokens", 12) == (0, said)
+
+
 def test_a_shipped_model_generates(scannable: Command) -> None:
     code, said = scannable("generate", "s5", "--prompt", "0 3", "--tokens", 2, "--temperature", 0)
     assert code == 0 and all(0 <= int(word) < 120 for word in said.split()) and len(said.split()) == 2

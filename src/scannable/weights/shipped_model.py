@@ -65,8 +65,8 @@ class Shipped:
 
 
 def shipped_models(place: Path = PLACE) -> list[str]:
-    """The names of all of them, the ones that track states first."""
-    return sorted((path.parent.name for path in place.glob(f"*/{MANIFEST}")), reverse=True)
+    """The names of all of them."""
+    return sorted(path.parent.name for path in place.glob(f"*/{MANIFEST}"))
 
 
 def shipped(name: str, place: Path = PLACE) -> Shipped:
