@@ -90,7 +90,8 @@ def draw(rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -> Fig
     left.set_title(f"Recall at {longest} tokens")
     lengths = sorted({row.length for row in rows if row.part == "final"})
     for family, line in (("psm-projection", "-"), ("psm-right", "--")):
-        for i, (name, label) in enumerate(use.families[family].labels.items()):
+        labels = use.families[family].labels if family in use.families else {}
+        for i, (name, label) in enumerate(labels.items()):
             found = error_by_length(rows, name)
             if found:
                 title = f"{label}, {'projecting Agg' if line == '-' else 'right half'}"
