@@ -10,8 +10,8 @@ import pytest
 from scannable.storage.files import whole_file, write_whole
 
 
-def test_content_and_folder_appear(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "file.bin"
+def test_content_and_folders_appear(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "inside" / "file.bin"
     write_whole(path, b"first")
     write_whole(path, b"second")
     assert path.read_bytes() == b"second" and [p.name for p in path.parent.iterdir()] == ["file.bin"]
