@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scannable.storage import tensor_file
-from scannable.storage.tensor_file import TensorFileError
+from scannable.storage.tensor_file import TensorFileError, _ordered
 
 
 def written(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -198,3 +198,8 @@ def test_writing_takes_the_memory_of_one_tensor_and_reading_that_of_all_once(tmp
         command = [sys.executable, "-c", MEASURE, str(tmp_path / "file"), way]
         extra[way] = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert extra["write"] < 60 and 150 < extra["read"] < 230, extra
+
+
+def test_the_widest_numbers_come_first() -> None:
+    kinds = {"a": (torch.uint8, [3]), "b": (torch.float64, [2]), "c": (torch.float16, [1]), "d": (torch.float64, [1])}
+    assert _ordered(kinds) == ["b", "d", "c", "a"]
