@@ -100,6 +100,24 @@ def train_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], resume
     return Run(recipe, Path(folder), console=QUIET, parallel=parallel).train(resume=resume)
 
 
+def failing_evaluation_case(folder: str) -> list[str]:
+    """What goes on beyond an error that comes while the average is in the model, and whether the weights are back."""
+    run = Run(recipe_of(), Path(folder), console=QUIET, parallel=Parallel(shard=True))
+    run.optimisation.step(run.progress, 9)
+    average: Any = run.average
+    weights = {name: whole(p.detach()).clone() for name, p in run.model.named_parameters()}
+    seen: list[str] = []
+    try:
+        with average.in_place_of(run.model):
+            changed = any(not torch.equal(weights[n], whole(p.detach())) for n, p in run.model.named_parameters())
+            seen.append("the average" if changed else "the weights")
+            raise KeyError("evaluation")
+    except KeyError:
+        seen.append("the error")
+    same = all(torch.equal(weights[name], whole(p.detach())) for name, p in run.model.named_parameters())
+    return [*seen, "the weights" if same else "something else"]
+
+
 def resaved_case(source: str, folder: str, parallel: Parallel, recipe: Recipe[Any, Any]) -> list[float]:
     """What a checkpoint holds, taken over by processes of another layout and saved by them; the next step's loss."""
     run = Run(recipe, Path(folder), console=QUIET, parallel=parallel)

@@ -63,6 +63,14 @@ def test_every_flipped_bit_is_found_and_mended(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [folder]
 
 
+@pytest.mark.parametrize("content", [{"format": "other", "about": {"count": 1}}, {"format": cache_folder.FORMAT}])
+def test_a_whole_folder_of_another_format_is_built_again(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / cache_folder.SEAL).write_bytes(checked_folder.manifest_of(content, {}))
+    with pytest.warns(UserWarning, match="is of another format; it is built again"):
+        assert open_cached(tmp_path / "x", build) == {"count": 103}
+
+
 def test_truncated_and_missing_files_are_found_and_mended(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     open_cached(folder, build)

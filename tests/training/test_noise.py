@@ -66,6 +66,7 @@ def test_numbers_are_normal_uniform_and_dropped_as_often_as_asked() -> None:
     x = torch.ones(10, 100_001)
     with SeededBySample(list(range(10)), CPU):
         normal, uniform, kept = torch.randn_like(x), torch.rand_like(x), functional.dropout(x, 0.25)
+        half = functional.dropout(x)
     # A million numbers: four standard errors.
     for moment, expected, error in ((1, 0, 1.0), (2, 1, 2**0.5), (3, 0, 15**0.5), (4, 3, 96**0.5)):
         assert abs(float(normal.double().pow(moment).mean()) - expected) < 4 * error / 1000
@@ -73,6 +74,7 @@ def test_numbers_are_normal_uniform_and_dropped_as_often_as_asked() -> None:
     assert abs(float(uniform.double().mean()) - 0.5) < 4 * 12**-0.5 / 1000
     assert kept.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
     assert abs(float((kept == 0).double().mean()) - 0.25) < 4 * (0.25 * 0.75) ** 0.5 / 1000
+    assert half.unique().tolist() == [0.0, 2.0], "torch's own share, where none is given"
     neighbours = torch.corrcoef(torch.stack((normal[0, :-1], normal[0, 1:])))[0, 1]
     assert abs(float(neighbours)) < 4 / 100_000**0.5
 

@@ -15,7 +15,15 @@ from scannable.training.recipe import Curriculum
 from scannable.training.run_folder import load_trained
 
 from rank_pool import run_apart
-from training_cases import HYBRID, changed_while_writing_case, failing_save_case, recipe_of, resaved_case, train_case
+from training_cases import (
+    HYBRID,
+    changed_while_writing_case,
+    failing_evaluation_case,
+    failing_save_case,
+    recipe_of,
+    resaved_case,
+    train_case,
+)
 
 RECIPE = recipe_of(HYBRID, steps=6, checkpoint_every=2, curriculum=Curriculum((9,)))
 
@@ -55,6 +63,11 @@ def test_a_sharded_run_is_evaluated_loaded_and_resumed_like_any_other(tmp_path: 
     # Resumed by one process, that has nothing left to do.
     again = run_apart(train_case, 1, str(tmp_path / "sharded"), Parallel(), RECIPE, True)[0]
     assert again == results[0]
+
+
+def test_an_error_passes_through_the_average_and_leaves_the_weights(tmp_path: Path) -> None:
+    # One process: it has shards too, and no other one waits for what does not come.
+    assert run_apart(failing_evaluation_case, 1, str(tmp_path)) == [["the average", "the error", "the weights"]]
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

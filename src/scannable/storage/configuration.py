@@ -56,10 +56,7 @@ def from_plain(
 ) -> Any:
     """The inverse of `to_plain`; `expected` is the type that has to come out."""
     reader = _Reader(tensors)
-    try:
-        return reader.read(reader.untagged(plain, where, 0), expected, where)
-    except RecursionError:
-        raise ConfigurationError(f"{where} is nested too deeply") from None
+    return reader.read(reader.untagged(plain, where, 0), expected, where)
 
 
 class _Writer:
