@@ -130,6 +130,11 @@ def test_a_finished_run_that_is_resumed_only_says_its_result(tmp_path: Path) -> 
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_folder_may_be_named_by_a_string(tmp_path: Path) -> None:
+    result = Run(recipe_of(), str(tmp_path / "run"), console=QUIET).train()
+    assert load_trained(str(tmp_path / "run")).step == result["steps"] == 12
+
+
 def test_an_early_stop_is_remembered(tmp_path: Path) -> None:
     recipe = recipe_of(evaluation=Evaluation(every=2, samples=16, stop_below=1.1), curriculum=Curriculum((4,)))
     assert train(recipe, tmp_path)["steps"] == 2

@@ -77,14 +77,14 @@ class Run:
     def __init__(
         self,
         recipe: Recipe[Any, Any],
-        folder: Path,
+        folder: Path | str,
         *,
         console: Console | None = None,
         device: str | torch.device = "cpu",
         sinks: Callable[[], list[Sink]] = list,
         parallel: Parallel | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder = folder = Path(folder)
         self.console = console or Console()
         self.parallel = parallel or Parallel()
         self.processes, self.device = join_processes(torch.device(device), self.parallel, lambda: _in_words(recipe))

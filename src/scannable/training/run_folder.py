@@ -69,13 +69,16 @@ def load_result(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def load_trained(folder: Path, *, weights: Weights | None = None, device: str | torch.device = "cpu") -> TrainedModel:
+def load_trained(
+    folder: Path | str, *, weights: Weights | None = None, device: str | torch.device = "cpu"
+) -> TrainedModel:
     """A run's model, averaged if the run averages, in evaluation mode.
 
     Args:
         weights: those of the "last" step or the "best" ones; by default what the recipe tests at the end.
         device: where the model goes.
     """
+    folder = Path(folder)
     recipe = load_recipe(folder)
     which: Weights = weights or recipe.evaluation.weights
     checkpoint = newest_checkpoint(folder, lambda text: warnings.warn(f"skipped: {text}", stacklevel=4))
