@@ -10,9 +10,10 @@ from rich.console import Console
 
 import scannable as sc
 from scannable.models.layer_options import PSMOptions
+from scannable.storage.configuration import ConfigurationError
 from scannable.tasks import GroupTask
 from scannable.training import checkpoint as checkpoints
-from scannable.training import saver
+from scannable.training import limits, saver
 from scannable.training import step as step_module
 from scannable.training.loop import Run
 from scannable.training.parallel import Parallel
@@ -98,6 +99,20 @@ def refused_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], othe
 def train_case(folder: str, parallel: Parallel, recipe: Recipe[Any, Any], resume: bool = False) -> dict[str, Any]:
     """A whole run, with its files."""
     return Run(recipe, Path(folder), console=QUIET, parallel=parallel).train(resume=resume)
+
+
+def memory_case(folder: str, parallel: Parallel) -> str:
+    """Whether a run fits where there is room for four copies of the weights, and five are needed."""
+    nbytes = sum(parameter.nbytes for parameter in sc.TransformerPSM(PSM).parameters())
+    memory_of = limits.memory_of
+    limits.memory_of = lambda device: 4 * nbytes
+    try:
+        Run(recipe_of(curriculum=Curriculum((2,)), evaluation=Evaluation()), Path(folder), parallel=parallel)
+    except ConfigurationError as error:
+        return str(error)
+    finally:
+        limits.memory_of = memory_of
+    return "it fits"
 
 
 def failing_evaluation_case(folder: str) -> list[str]:

@@ -151,6 +151,14 @@ def test_what_is_wrong_in_odd_types_is_named_too(changes: dict[str, Any], messag
         from_plain({"kind": name_of(Wide), **changes}, Wide)
 
 
+def test_numbers_of_64_bits_are_kept_and_no_others() -> None:
+    for whole in (-(2**63), 2**63 - 1):
+        assert from_plain(to_plain(Outer(1.0, free={"a": whole})), Outer).free == {"a": whole}
+    for beyond in (-(2**63) - 1, 2**63):
+        with pytest.raises(ConfigurationError, match="out of the range of 64 bits"):
+            to_plain(Outer(1.0, free={"a": beyond}))
+
+
 @dataclass(frozen=True)
 class WithKind:
     kind: str = "x"

@@ -358,6 +358,34 @@ def test_what_else_is_said_about_the_weights_is_not_believed_either(tmp_path: Pa
         sc.load_model(tmp_path)
 
 
+@dataclass(frozen=True)
+class EchoConfig:
+    width: int = 4
+
+
+class Echo(nn.Module):
+    """Two of its weights are one, which looks at values when it is made."""
+
+    def __init__(self, config: EchoConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(7, config.width)
+        self.head = nn.Linear(config.width, 7, bias=False)
+        self.head.weight = self.embedding.weight
+        self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+
+
+sc.register_model(Echo, EchoConfig)
+
+
+def test_a_model_of_tied_weights_alone_that_looks_at_values_is_loaded(tmp_path: Path) -> None:
+    model = Echo(EchoConfig())
+    sc.save_model(model, tmp_path)
+    loaded = sc.load_model(tmp_path)
+    assert loaded.head.weight is loaded.embedding.weight
+    assert torch.equal(loaded.head.weight, model.head.weight)
+
+
 @pytest.mark.parametrize("width", [4000, 2**33, 2**40])
 def test_a_model_that_looks_at_values_is_not_given_much_memory_either(tmp_path: Path, width: int) -> None:
     sc.save_model(Odd(OddConfig(looks=True)), tmp_path)

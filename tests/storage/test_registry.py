@@ -76,6 +76,15 @@ def test_finding_needs_nothing_but_the_core() -> None:
     assert printed(code) == "None True"
 
 
+def test_a_kind_is_found_in_its_own_module_before_others_are_imported() -> None:
+    code = """
+    import sys
+    from scannable.storage.registry import find
+    print(find("scannable.tasks.groups:GroupTask").__name__, "scannable.models" in sys.modules)
+    """
+    assert printed(code) == "GroupTask False"
+
+
 # A user's own package.
 
 BAGS = """

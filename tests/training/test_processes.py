@@ -21,3 +21,8 @@ def test_no_thread_of_gloo_holds_a_sum_any_longer() -> None:
     # A thread that still did would need the interpreter to let go, and abort a process that has begun to end.
     alone = sys.getrefcount(Processes().total(1.0))
     assert {sys.getrefcount(Processes(0, 2).total(1.0, 2.0)) for _ in range(2000)} == {alone}
+
+
+def test_sums_and_greatest_values_are_of_64_bits() -> None:
+    beyond_32_bits = 2.0**24 + 1
+    assert Processes().greatest(beyond_32_bits) == Processes().total(beyond_32_bits).item() == beyond_32_bits
