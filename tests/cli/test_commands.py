@@ -138,13 +138,13 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list_and_has_an_examp
 @pytest.mark.parametrize(
     ("command", "sentences"),
     [
-        ("demo", ["--out PATH", "folder for the report"]),
-        ("eval", ["[OPTIONS] RUN", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}", "--device STR"]),
-        ("generate", ["[OPTIONS] [RUN]", "--prompt STR", "--temperature FLOAT", "0 takes the likeliest", "--device STR"]),
-        ("verify", ["RUN", "--length INT", "tokens to check on", "--device STR"]),
+        ("demo", ["--out PATH", "folder for the report", "itself. (default: demo)"]),
+        ("eval", ["[OPTIONS] RUN", "folder of the run", "--lengths", "--samples", "--split {train,validation,test}", "test. (default: test)", "--device STR such as cuda. (default: cpu)"]),
+        ("generate", ["[OPTIONS] [RUN]", "--prompt STR", "--tokens INT how many to generate. (default: 200)", "--temperature FLOAT 0 takes the likeliest every time. (default: 0.8)", "repeatable. (default: 0)", "--device STR"]),
+        ("verify", ["RUN", "--length INT tokens to check on. (default: 300)", "--batch INT rows to check on. (default: 2)", "--device STR"]),
         ("plot", ["RUN [RUN ...]", "folders of the runs", "--out PATH"]),
-        ("explain", ["--browser, --no-browser", "not only print its path"]),
-        ("zoo", ["--width INT", "--heads INT", "--length INT"]),
+        ("explain", ["--browser, --no-browser", "not only print its path. (default: True)"]),
+        ("zoo", [f"--{name} INT {what} (default: {value})" for name, what, value in (("width", "of the layers that are counted.", 256), ("heads", "of the layers that are counted.", 4), ("length", "how many tokens they have seen.", 1024))]),
     ],
 )  # fmt: skip
 def test_the_help_of_a_command_says_what_it_takes(scannable: Command, command: str, sentences: list[str]) -> None:

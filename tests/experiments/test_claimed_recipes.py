@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scannable.experiments import language_modelling, language_runs, recall_runs, state_tracking_runs
+from scannable.experiments.choice import Chosen
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import SIZES
 from scannable.recipes import recipe_named
@@ -41,13 +42,14 @@ def laptop_runs(
     """All runs of the pages but sweeps, as the experiment makes them with these learning rates and optimizers."""
     if experiment == "s5":
         s5, use = state_tracking_runs, state_tracking_runs.setting("laptop")
+        best = {name: Chosen(rates[name], algorithms.get(name)) for name in use.opponents if name in rates}
         return {
             **s5.psm_recipes(use),
             **s5.ablations(use),
-            **s5.opponent_recipes(use, rates, first=True),
-            **s5.opponent_recipes(use, rates, first=False),
-            **s5.longer_recipes(use, rates),
-            **s5.generator_recipes(use, rates),
+            **s5.opponent_recipes(use, best, first=True),
+            **s5.opponent_recipes(use, best, first=False),
+            **s5.longer_recipes(use, best),
+            **s5.generator_recipes(use, best),
         }
     if experiment == "mqar":
         use = recall_runs.setting("laptop")
@@ -58,7 +60,7 @@ def laptop_runs(
     use, known = SIZES["laptop"], language_runs.models("laptop", common.whole.task.vocab_size)
     usual = common.whole.optimizer.learning_rate
     chosen = {
-        model.rate_of: language_runs.Chosen(rates.get(model.rate_of, usual), algorithms.get(model.rate_of))
+        model.rate_of: Chosen(rates.get(model.rate_of, usual), algorithms.get(model.rate_of))
         for model in known.values()
     }
     made: dict[str, Recipe[Any, Any]] = {}
@@ -81,7 +83,7 @@ def test_the_committed_configurations_are_todays_runs(experiment: str, tmp_path:
     paths = [path for path in (folder / "configurations").glob("*.json") if not path.stem.startswith("sweep-")]
     found = {path.stem: from_plain(json.loads(path.read_text()), Recipe, path.name) for path in paths}
     assert found
-    algorithms = {name: found[f"{name}-0"].optimizer.algorithm for name in ("mamba", "hybrid") if f"{name}-0" in found}
+    algorithms = {name.removesuffix("-0"): run.optimizer.algorithm for name, run in found.items()}
     made = laptop_runs(experiment, tmp_path, taken(experiment), algorithms)
     for name, committed in found.items():
         # A run writes down which text it read.

@@ -13,6 +13,7 @@ from rich.console import Console
 from scannable.experiments import language_runs as language
 from scannable.experiments import recall_runs
 from scannable.experiments import state_tracking_runs as runs
+from scannable.experiments.choice import Chosen
 from scannable.experiments.laboratory import Laboratory, at_rate
 from scannable.experiments.language_profiles import text_task
 from scannable.experiments.profile import Profile
@@ -55,7 +56,8 @@ def test_wikitext_has_gpt2_base_and_mamba_130m_and_transformer_psms_of_their_siz
 
 def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_two() -> None:
     use = runs.setting("paper")
-    models = {name: make(1e-4).model for name, make in runs.opponents(use).items()}
+    models = use.opponents
+    assert set(runs.swept(use)[0]) == set(models), "all with AdamW, as in the paper, and nothing else"
     ends = runs.ELEMENTS * 768
     assert parameters(models[runs.WITHOUT_POSITIONS]) == 12 * block(768) + 2 * 768 + ends
     assert 12 * block(768) == pytest.approx(85e6, rel=0.01)
@@ -121,7 +123,7 @@ def two_steps(recipe: Recipe[Any, Any], length: int, folder: Path) -> None:
 
 
 S5: dict[str, Callable[[], Recipe[Any, Any]]] = {
-    name: lambda name=name: runs.opponents(runs.setting("paper"))[name](1e-4)
+    name: lambda name=name: runs.opponent(runs.setting("paper"), name, Chosen(1e-4))
     for name in runs.setting("paper").opponents
 } | {
     runs.PSM: lambda: runs.setting("paper").recipe,

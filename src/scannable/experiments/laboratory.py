@@ -48,9 +48,12 @@ class Trained:
         return {score["length"]: score for score in self.result["test"]}
 
 
-def at_rate(recipe: Recipe[Any, Any], model: Any) -> Callable[[float], Recipe[Any, Any]]:
-    """The recipe with this model, as a function of the learning rate."""
-    return lambda rate: replace(recipe, model=model, optimizer=replace(recipe.optimizer, learning_rate=rate))
+def at_rate(recipe: Recipe[Any, Any], model: Any, algorithm: str | None = None) -> Callable[[float], Recipe[Any, Any]]:
+    """The recipe with this model, and with this optimizer if one is given, as a function of the learning rate."""
+    own: Any = algorithm or recipe.optimizer.algorithm
+    return lambda rate: replace(
+        recipe, model=model, optimizer=replace(recipe.optimizer, learning_rate=rate, algorithm=own)
+    )
 
 
 @dataclass(frozen=True)

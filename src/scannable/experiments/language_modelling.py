@@ -6,13 +6,12 @@ from typing import Any
 import torch
 
 from scannable.experiments import streamed_text
+from scannable.experiments.choice import choices
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
 from scannable.experiments.language_page import StreamedPart, draw, draw_streams, write_page
 from scannable.experiments.language_profiles import SIZES
 from scannable.experiments.language_runs import (
-    ADAMW,
-    Chosen,
     Model,
     Part,
     final_recipes,
@@ -20,7 +19,7 @@ from scannable.experiments.language_runs import (
     plan,
     swept,
 )
-from scannable.experiments.scores import RunScore, best_rate, progress, run_scores
+from scannable.experiments.scores import RunScore, run_scores
 from scannable.spd.counters import CountedWork
 from scannable.storage.model_file import build_model
 from scannable.training.run_folder import load_trained
@@ -55,21 +54,6 @@ def run(lab: Laboratory) -> None:
     work = {name: work_per_token(model.config, model.context) for name, model in known.items() if name in there}
     lab.drop_other_configurations()
     write_page(lab, rows, known, work, streams, chosen, common)
-
-
-def choices(tried: Mapping[str, Mapping[float, Trained]]) -> dict[str, Chosen]:
-    """The best rate of each model, and, where AdamW was tried as well, the better of both."""
-    found: dict[str, Chosen] = {}
-    for name, runs in tried.items():
-        if name.endswith(f"-{ADAMW}"):
-            continue
-        rate = best_rate(dict(runs))
-        found[name] = Chosen(rate)
-        if other := tried.get(f"{name}-{ADAMW}"):
-            second = best_rate(dict(other))
-            if progress(other[second]) > progress(runs[rate]):
-                found[name] = Chosen(second, ADAMW)
-    return found
 
 
 @torch.no_grad()

@@ -8,16 +8,15 @@ from math import exp
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scannable.experiments.choice import Chosen, swept_titles, taken
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes
 from scannable.experiments.language_runs import (
-    ADAMW,
     GPT,
     HYBRID,
     MAMBA,
     PAPER_GPT2,
-    Chosen,
     Family,
     Model,
     Plan,
@@ -276,9 +275,7 @@ def _sweeps(
         name: f"{model.title}, the paper's blocks" if model.family == "paper" else model.title
         for name, model in known.items()
     }
-    titles |= {f"{name}-{ADAMW}": f"{titles[name]}, AdamW" for name in (MAMBA, HYBRID) if name in titles}
-    taken = {(f"{name}-{ADAMW}" if one.algorithm else name, one.rate) for name, one in chosen.items()}
-    lines = sweep_table(rows, titles, common.rates, taken)
+    lines = sweep_table(rows, swept_titles(titles), common.rates, taken(chosen))
     if not lines:
         return []
     return [

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from scannable.experiments.choice import ADAMW, Chosen
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import LONGER, SIZES, Sizes, text_task
 from scannable.experiments.profile import Profile
@@ -17,8 +18,6 @@ Family = Literal["modern", "paper"]
 Part = Literal["modern", "further", "paper", "longer"]
 
 GPT, MAMBA, HYBRID, PAPER_GPT2 = "gpt", "mamba", "hybrid", "paper-gpt2"
-ADAMW = "adamw"
-"""What is put behind the name of a model whose sweep tries AdamW as well."""
 
 
 @dataclass(frozen=True)
@@ -215,15 +214,6 @@ def swept(common: Plan, profile: Profile) -> dict[str, Callable[[float], Recipe[
         if name in (MAMBA, HYBRID) and profile != "paper":
             made[f"{name}-{ADAMW}"] = recipe_of(short, profile, known[name], ADAMW)
     return made
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """What a sweep took."""
-
-    rate: float
-    algorithm: str | None = None
-    """None: the family's own."""
 
 
 def final_recipes(

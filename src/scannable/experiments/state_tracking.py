@@ -6,10 +6,11 @@ from typing import Any
 import torch
 
 import scannable.training.checkpoint as checkpoints
+from scannable.experiments.choice import choices
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
 from scannable.experiments.long_reading import keep_reading, kept_reading, read_in_pieces
-from scannable.experiments.scores import RunScore, best_rate, run_scores
+from scannable.experiments.scores import RunScore, run_scores
 from scannable.experiments.state_tracking_page import Defect, ReadFar, draw, draw_defects, write_page
 from scannable.experiments.state_tracking_runs import (
     HELPED,
@@ -20,9 +21,9 @@ from scannable.experiments.state_tracking_runs import (
     longer_recipes,
     opponent_recipes,
     opponent_seeds,
-    opponents,
     psm_recipes,
     setting,
+    swept,
 )
 from scannable.spd import associativity_defect
 from scannable.storage.model_file import build_model
@@ -37,8 +38,8 @@ def run(lab: Laboratory) -> None:
     """Train what the page needs, what matters most first, and leave tables, figures and page."""
     use = setting(lab.profile)
     psm = lab.train(psm_recipes(use), "psm")
-    swept = lab.sweep(opponents(use, short=True), use.rates, "opponents")
-    best = {name: best_rate(runs) for name, runs in swept.items()}
+    tried = lab.sweep(*swept(use), "opponents")
+    best = choices(tried)
     for name in use.opponents:
         if name not in best:
             lab.without([f"{name}-{seed}" for seed in opponent_seeds(use, name)])
@@ -49,7 +50,7 @@ def run(lab: Laboratory) -> None:
     generators = lab.train(generator_recipes(use, best), "generators")
     final |= lab.train(opponent_recipes(use, best, first=False), "seeds")
 
-    rows = [row for name, runs in swept.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
+    rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
     for part, runs in (("final", final), ("ablation", ablated), ("longer", longer), ("generators", generators)):
         rows += [row for one in runs.values() for row in run_scores(one, model_of(one), part)]
     save_rows(rows, lab.results / "s5.csv", RunScore)
@@ -63,7 +64,7 @@ def run(lab: Laboratory) -> None:
     if far:
         save_rows(far, lab.results / "reading.csv")
     lab.drop_other_configurations()
-    write_page(lab, rows, along, far, use)
+    write_page(lab, rows, along, far, use, best)
 
 
 def model_of(run: Trained) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scannable.experiments.choice import Chosen, swept_titles, taken
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
@@ -21,6 +22,7 @@ from scannable.experiments.state_tracking_runs import (
     Setting,
     generators_name,
     longer_name,
+    swept,
 )
 from scannable.recipes.state_tracking import Aid, helped
 
@@ -121,7 +123,12 @@ def draw_defects(rows: Sequence[Defect]) -> Figure:
 
 
 def write_page(
-    lab: Laboratory, rows: Sequence[RunScore], along: Sequence[Defect], far: Sequence[ReadFar], use: Setting
+    lab: Laboratory,
+    rows: Sequence[RunScore],
+    along: Sequence[Defect],
+    far: Sequence[ReadFar],
+    use: Setting,
+    best: Mapping[str, Chosen],
 ) -> None:
     """README.md; a section without runs says so or is left out."""
     final = [row for row in rows if row.part == "final"]
@@ -149,7 +156,7 @@ def write_page(
         *_associativity(along),
         "## What differs from the paper",
         _differences(lab.profile, use),
-        *_sweeps(rows, use),
+        *_sweeps(rows, use, best),
     )
 
 
@@ -293,12 +300,12 @@ def _associativity(along: Sequence[Defect]) -> list[str]:
     ]
 
 
-def _sweeps(rows: Sequence[RunScore], use: Setting) -> list[str]:
-    lines = sweep_table(rows, TITLES, use.rates)
+def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) -> list[str]:
+    lines = sweep_table(rows, swept_titles(TITLES), swept(use)[1], taken(best))
     if not lines:
         return []
     return [
-        "## Learning rates of the opponents",
+        "## Optimizers and learning rates of the opponents",
         f"Runs of {use.sweep_steps:,} steps with the same recipe, on samples of another seed; the one that reached the "
         "longest length, then the lowest validation loss, was trained to the end.",
         table(["model", "learning rate", "reached length", "validation loss there"], lines),
@@ -322,9 +329,9 @@ def _differences(profile: Profile, use: Setting) -> str:
     gpt2, mamba = use.opponents[GPT2], use.opponents[MAMBA]
     return (
         f"- Small models on a CPU: width {gpt2.width} instead of 768, {len(gpt2.layers)} layers for GPT-2 instead of "
-        f"12, {len(mamba.layers)} for Mamba instead of 48 of width 1,024, AdamW at a rate that falls late, about "
-        f"{use.recipe.batch_tokens:,} tokens a step. The paper's Mamba is by far its largest model; here it is the "
-        "smallest.\n"
+        f"12, {len(mamba.layers)} for Mamba instead of 48 of width 1,024, Muon or AdamW at a rate that falls late, "
+        f"about {use.recipe.batch_tokens:,} tokens a step. The paper's Mamba is by far its largest model; here it is "
+        "the smallest.\n"
         "- All models have the same task, steps, schedule, average of the weights and rules of the curriculum (lengths "
         f"{', '.join(map(str, curriculum.lengths))}; on when the validation error is below {curriculum.below[0]:.0%}, "
         f"learned or not after {curriculum.steps:,} steps). How many samples a step has depends on the length it is "
@@ -332,7 +339,8 @@ def _differences(profile: Profile, use: Setting) -> str:
         f"{help_}"
         "- The plain recipe and what helps were found in thirteen trials of Transformer-PSM on other samples, most of "
         "them stopped early, five judged by the test split of the trials' seed and the last four by its validation "
-        "split; the opponents had the sweep of learning rates and no such search.\n"
+        "split; its optimizer and rate in nine more, judged by the validation split. The opponents had the sweep of "
+        "optimizers and learning rates and no such search.\n"
         "- DeltaProduct has one layer with four reflections a token, which make any permutation of five things; LSTM, "
         "DeltaNet, RWKV-7 and Mamba have two layers.\n"
         "- GPT-2 has learned positions up to the longest test length, of which it saw 18 in training; the variant "

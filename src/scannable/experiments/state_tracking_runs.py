@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from scannable.experiments.choice import ADAMW, Chosen
 from scannable.experiments.laboratory import at_rate
 from scannable.experiments.profile import Profile
 from scannable.models.layer_options import (
@@ -43,7 +44,8 @@ class Setting:
     """One profile."""
 
     recipe: Recipe[Any, Any]
-    """Of Transformer-PSM without what helps; the others have it too, but for the model and the learning rate."""
+    """Of Transformer-PSM without what helps; the others have it too, but for the model, the learning rate and the
+    optimizer."""
     opponents: Mapping[str, LMConfig]
     """In the order in which they are trained."""
     rates: Mapping[str, tuple[float, ...]]
@@ -174,12 +176,26 @@ def without_positions(gpt2: LMConfig) -> LMConfig:
     return replace(gpt2, positions=0, layers=tuple(AttentionOptions(positions="none") for _ in gpt2.layers))
 
 
-def opponents(use: Setting, *, short: bool = False) -> dict[str, Callable[[float], Recipe[Any, Any]]]:
-    """Every opponent as a function of its learning rate, under the recipe of Transformer-PSM."""
-    recipe = use.recipe
-    if short:
-        recipe = replace(recipe, steps=use.sweep_steps, evaluation=replace(recipe.evaluation, lengths=()))
-    return {name: at_rate(recipe, model) for name, model in use.opponents.items()}
+def swept(use: Setting) -> tuple[dict[str, Callable[[float], Recipe[Any, Any]]], dict[str, tuple[float, ...]]]:
+    """Short runs of every opponent as functions of its learning rate, and the rates; where Transformer-PSM has Muon,
+    with AdamW too.
+    """
+    whole = use.recipe
+    recipe = replace(whole, steps=use.sweep_steps, evaluation=replace(whole.evaluation, lengths=()))
+    ways = (None,) if whole.optimizer.algorithm == ADAMW else (None, ADAMW)
+    makers, rates = dict[str, Callable[[float], Recipe[Any, Any]]](), dict[str, tuple[float, ...]]()
+    for name, model in use.opponents.items():
+        for way in ways:
+            label = f"{name}-{way}" if way else name
+            makers[label], rates[label] = at_rate(recipe, model, way), use.rates[name]
+    return makers, rates
+
+
+def opponent(use: Setting, name: str, chosen: Chosen) -> Recipe[Any, Any]:
+    """An opponent under the recipe of Transformer-PSM, with the learning rate and the optimizer that it learns best
+    with.
+    """
+    return at_rate(use.recipe, use.opponents[name], chosen.algorithm)(chosen.rate)
 
 
 def psm_recipes(use: Setting) -> dict[str, Recipe[Any, Any]]:
@@ -203,12 +219,12 @@ def opponent_seeds(use: Setting, name: str) -> tuple[int, ...]:
     return use.further_seeds if name in FURTHER else use.further_seeds[:1]
 
 
-def opponent_recipes(use: Setting, rates: Mapping[str, float], *, first: bool) -> dict[str, Recipe[Any, Any]]:
+def opponent_recipes(use: Setting, best: Mapping[str, Chosen], *, first: bool) -> dict[str, Recipe[Any, Any]]:
     """The opponents whose rate is known, with their first seed, or with all others."""
     return {
-        f"{name}-{seed}": with_seed(make(rates[name]), seed)
-        for name, make in opponents(use).items()
-        if name in rates
+        f"{name}-{seed}": with_seed(opponent(use, name, best[name]), seed)
+        for name in use.opponents
+        if name in best
         for seed in (opponent_seeds(use, name)[:1] if first else opponent_seeds(use, name)[1:])
     }
 
@@ -217,13 +233,13 @@ def longer_name(use: Setting, name: str) -> str:
     return f"{name}-to-{use.longer[-1]}"
 
 
-def longer_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+def longer_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
     """Opponents that are trained at lengths where others report them, with as many tokens as before."""
     seed = use.further_seeds[0]
     made: dict[str, Recipe[Any, Any]] = {}
     for name in FURTHER:
-        if name in rates:
-            whole = opponents(use)[name](rates[name])
+        if name in best:
+            whole = opponent(use, name, best[name])
             curriculum = replace(whole.curriculum, lengths=use.longer, below=whole.curriculum.below[:1])
             made[f"{longer_name(use, name)}-{seed}"] = with_seed(replace(whole, curriculum=curriculum), seed)
     return made
@@ -233,10 +249,10 @@ def generators_name(name: str, count: int) -> str:
     return f"{name}-{count}-generators"
 
 
-def generator_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+def generator_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
     """In the protocol of others: words over a few generators, each model at the rate it has on all elements."""
     seed = use.helped_seeds[0]
-    models = {HELPED: use.recipe} | {name: opponents(use)[name](rates[name]) for name in FURTHER if name in rates}
+    models = {HELPED: use.recipe} | {name: opponent(use, name, best[name]) for name in FURTHER if name in best}
     made: dict[str, Recipe[Any, Any]] = {}
     for count in use.generators:
         for name, whole in models.items():

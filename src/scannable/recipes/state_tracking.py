@@ -14,7 +14,7 @@ TEST_LENGTHS = (8, 12, 18, 24, 32, 48, 64, 96, 128, 180, 256, 512, 1024, 2048, 4
 
 @recipe
 def s5() -> Recipe[TransformerPSMConfig, GroupTask]:
-    """The paper's state tracking over S5 at a small width, with all that helps: less than an hour of one core."""
+    """The paper's state tracking over S5 at a small width, with all that helps: a quarter of an hour of one core."""
     return helped(s5_plain())
 
 
@@ -26,9 +26,11 @@ def s5_plain() -> Recipe[TransformerPSMConfig, GroupTask]:
         TransformerPSMConfig(120, width=128, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, tie_weights=True),
         # Seed 0 of the task belongs to trials (`recipes.seeds`).
         GroupTask("S5", seed=1),
-        steps=20_000,
+        steps=8000,
         batch_tokens=1024,
-        optimizer=Optimizer(1e-3, weight_decay=0.01, schedule="late", final=0.02),
+        # With Muon the table of products is learned in half the steps that AdamW needs, and by every seed tried; at
+        # twice this rate one seed never began.
+        optimizer=Optimizer(3e-3, weight_decay=0.01, schedule="late", final=0.02, algorithm="muon"),
         curriculum=Curriculum((3, 4, 6, 8, 12, 18), below=(0.05,), steps=2500, revisit=0.1),
         evaluation=Evaluation(every=250, samples=256, lengths=TEST_LENGTHS),
         ema=0.995,

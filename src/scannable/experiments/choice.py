@@ -1,0 +1,40 @@
+"""With which learning rate and optimizer a model is trained to the end: what a sweep of short runs took."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scannable.experiments.laboratory import Trained
+from scannable.experiments.scores import best_rate, progress
+
+ADAMW = "adamw"
+"""What is put behind the name of a model whose sweep tries AdamW as well."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a sweep took."""
+
+    rate: float
+    algorithm: str | None = None
+    """None: the recipe's own."""
+
+
+def choices(tried: Mapping[str, Mapping[float, Trained]]) -> dict[str, Chosen]:
+    """The best rate of each model, and, where AdamW was tried as well, the better of both."""
+    found: dict[str, Chosen] = {}
+    for name in dict.fromkeys(name.removesuffix(f"-{ADAMW}") for name in tried):
+        ways = {None: tried.get(name, {}), ADAMW: tried.get(f"{name}-{ADAMW}", {})}
+        best = {way: best_rate(dict(runs)) for way, runs in ways.items() if runs}
+        way = max(best, key=lambda way: progress(ways[way][best[way]]))
+        found[name] = Chosen(best[way], way)
+    return found
+
+
+def swept_titles(titles: Mapping[str, str]) -> dict[str, str]:
+    """Those of the models, and of each with AdamW."""
+    return {**titles, **{f"{name}-{ADAMW}": f"{title}, AdamW" for name, title in titles.items()}}
+
+
+def taken(chosen: Mapping[str, Chosen]) -> set[tuple[str, float]]:
+    """What was taken as the names of runs in a sweep have it."""
+    return {(f"{name}-{ADAMW}" if one.algorithm else name, one.rate) for name, one in chosen.items()}

@@ -1,0 +1,38 @@
+"""What a sweep takes: the run that came furthest, whichever optimizer it had."""
+
+from pathlib import Path
+from typing import Any
+
+from scannable.experiments.choice import Chosen, choices, swept_titles, taken
+from scannable.experiments.laboratory import Trained
+from scannable.recipes import demo
+
+
+def run(stage: int, loss: float) -> Trained:
+    best: dict[str, Any] = {"stage": stage, "loss": loss}
+    return Trained("a run", demo(), Path("nowhere"), {"best": best})
+
+
+def test_the_longest_length_counts_before_the_loss_and_adamw_where_it_is_better() -> None:
+    tried = {
+        "lstm": {1e-3: run(2, 0.9), 3e-3: run(3, 1.5), 1e-2: run(3, 1.4)},
+        "gpt": {1e-3: run(3, 0.5)},
+        "gpt-adamw": {1e-3: run(3, 0.4), 3e-3: run(2, 0.1)},
+        "mamba": {1e-3: run(3, 0.5)},
+        "mamba-adamw": {1e-3: run(3, 0.6)},
+        "rwkv7-adamw": {3e-3: run(0, 2.0)},
+    }
+    best = choices(tried)
+    assert best == {
+        "lstm": Chosen(1e-2),
+        "gpt": Chosen(1e-3, "adamw"),
+        "mamba": Chosen(1e-3),
+        # Muon diverged at every rate.
+        "rwkv7": Chosen(3e-3, "adamw"),
+    }
+    assert taken(best) == {("lstm", 1e-2), ("gpt-adamw", 1e-3), ("mamba", 1e-3), ("rwkv7-adamw", 3e-3)}
+    assert choices({}) == {}
+
+
+def test_a_model_with_adamw_is_called_so() -> None:
+    assert swept_titles({"gpt": "GPT-2"}) == {"gpt": "GPT-2", "gpt-adamw": "GPT-2, AdamW"}
