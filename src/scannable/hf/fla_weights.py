@@ -88,7 +88,9 @@ SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
 def load_fla(folder: str | Path) -> LM:
     """The GLAForCausalLM, DeltaNetForCausalLM or GatedDeltaNetForCausalLM that `save_pretrained` wrote into `folder`.
 
-    >>> from fla.models import GLAConfig, GLAForCausalLM
+    >>> import warnings
+    >>> with warnings.catch_warnings(action="ignore"):  # it warns where there is no GPU
+    ...     from fla.models import GLAConfig, GLAForCausalLM
     >>> from scannable.hf.fla_weights import load_fla
     >>> theirs = GLAConfig(vocab_size=50, hidden_size=32, num_heads=2, num_hidden_layers=3)
     >>> GLAForCausalLM(theirs).save_pretrained(folder / "gla")
