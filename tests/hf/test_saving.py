@@ -181,6 +181,7 @@ def test_without_transformers_weights_of_others_can_still_be_read() -> None:
     done = in_a_fresh_process(
         "import sys; sys.modules['transformers'] = None\n"
         "from scannable.hf.mamba_weights import load_mamba\n"
+        "from scannable.hf.fla_weights import load_fla\n"
         "import scannable.hf\n"
         "try: scannable.hf.ScannableConfig\n"
         "except ImportError as error: print(error)"

@@ -22,6 +22,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "attention, window": ("attention", {"window": 5}),
     "attention, convolution": ("attention", {"convolution": 3, "qk_norm": True}),
     "deltaproduct, gated": ("deltaproduct", {"gated": True}),
+    "gla, sizes": ("gla", {"key_size": 3, "value_size": 5, "eps": 1e-2}),
+    "deltanet, sizes": ("deltanet", {"key_size": 3, "value_size": 5, "convolution": 1, "eps": 1e-2}),
+    "gated_deltanet, sizes": ("gated_deltanet", {"key_size": 5, "value_size": 3, "convolution": 3, "eps": 1e-2}),
     "psm, recent": ("psm", {"chunk_length": 3, "recent": 1}),
 }
 each = pytest.mark.parametrize("variant", VARIANTS)

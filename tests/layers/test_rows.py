@@ -194,6 +194,21 @@ def test_heads_must_divide_the_width_where_there_are_heads() -> None:
         zoo.Mamba2(width=16, heads=3)
 
 
+def test_heads_of_given_sizes_need_not_divide_the_width() -> None:
+    for row in (zoo.GLA, zoo.DeltaNet, zoo.GatedDeltaNet):
+        layer = row(width=30, heads=4, key_size=6, value_size=10)
+        assert layer(torch.randn(1, 5, 30)).shape == (1, 5, 30)
+        assert layer.initial_state(1).parts["s"].shape == (1, 4, 6, 10)
+        with pytest.raises(ValueError, match="width=30 is not a multiple of heads=4"):
+            row(width=30, heads=4, key_size=6)
+        with pytest.raises(ValueError, match="key_size=0 must be a whole number of at least 1"):
+            row(width=32, heads=4, key_size=0)
+        with pytest.raises(ValueError, match=r"eps=0\.0 must be above 0"):
+            row(width=32, heads=4, eps=0.0)
+    with pytest.raises(ValueError, match="convolution=0 must be a whole number of at least 1"):
+        zoo.DeltaNet(width=32, heads=4, convolution=0)
+
+
 def test_an_mlstm_with_huge_gates_neither_overflows_nor_forgets() -> None:
     torch.set_default_dtype(torch.float32)
     layer = zoo.MLSTM(16, 2)

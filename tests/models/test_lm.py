@@ -159,6 +159,8 @@ def test_what_does_not_fit_gets_an_answer() -> None:
         ({"layers": (["gla"],)}, r"\['gla'\] is none of linear_attention"),
         ({"activation": "tanh"}, "activation='tanh'"),
         ({"norm": None}, "norm=None"),
+        ({"mlp_width": 0}, "mlp_width=0 must be a whole number of at least 1"),
+        ({"mlp_bias": None}, "mlp_bias=None must be True or False"),
         ({"positions": -1}, "positions=-1 must be a whole number of at least 0"),
         ({"out_size": 0}, "out_size=0 must be a whole number"),
         ({"dropout": 1}, r"dropout=1 must lie in \[0, 1\)"),
@@ -235,6 +237,20 @@ def test_blocks_have_the_mlp_and_the_norms_that_are_asked_for(activation: Any, n
     sizes = [sum(p.numel() for p in block.mlp.parameters()) for block in first]
     assert 0.98 < sizes[0] / sizes[1] < 1.02
     sc.verify_duality(model, tokens_of(2, 30), dtype=torch.float64).raise_if_failed()
+
+
+@pytest.mark.parametrize("activation", ["gelu", "swiglu", "relu2"])
+def test_the_width_and_the_biases_of_an_mlp_can_be_chosen(activation: Any, tmp_path: Path) -> None:
+    model = model_of("gla", activation=activation, mlp_width=21, mlp_bias=False)
+    mlp: Any = model.blocks[0].mlp
+    assert {name: tuple(weight.shape) for name, weight in mlp.named_parameters()} == {
+        "into.weight": (42 if activation == "swiglu" else 21, 16),
+        "out.weight": (16, 21),
+    }
+    sc.verify_duality(model, tokens_of(2, 30), dtype=torch.float64).raise_if_failed()
+    sc.save_model(model, tmp_path / "model")
+    again = sc.load_model(tmp_path / "model")
+    assert torch.equal(again(tokens_of(2, 30)), model.eval()(tokens_of(2, 30)))
 
 
 def test_learned_positions_are_those_of_each_stream_and_of_each_document() -> None:

@@ -9,15 +9,13 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
+from scannable.hf.their_folder import Weights, load_folder
 from scannable.models.layer_options import LayerOptions, Mamba2Options, MambaOptions
 from scannable.models.lm import LM
 from scannable.models.lm_config import LMConfig
-from scannable.storage.configuration import ConfigurationError
 from scannable.storage.files import write_whole
 from scannable.storage.model_file import ModelFileError
 
@@ -64,39 +62,7 @@ def load_mamba(folder: str | Path) -> LM:
     >>> [options.layer for options in load_mamba(folder / "mamba").config.layers]
     ['mamba', 'mamba']
     """
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ModelFileError(f"{folder} holds no model of transformers: config.json is missing")
-    try:
-        theirs = json.loads((folder / "config.json").read_bytes())
-        kind = theirs["model_type"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{folder / 'config.json'} is damaged: {error!r:.200}") from error
-    if kind not in INSIDE:
-        raise ModelFileError(f"{folder} holds a {kind!r} model; only {' and '.join(INSIDE)} can be read")
-    try:
-        config = _our_config(theirs)
-        weights = {_ours(name, kind): tensor for name, tensor in _weights(folder).items()}
-        # All in one dtype: some checkpoints keep A and D in float32 beside half precision.
-        dtype = weights["embedding.weight"].dtype
-    except ConfigurationError as error:
-        raise ModelFileError(f"{folder / 'config.json'}: {error}") from error
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{folder}: config.json or the weights lack something: {error!r:.200}") from error
-    weights = {name: tensor.to(dtype, copy=True) for name, tensor in weights.items()}
-    if config.tie_weights and not torch.equal(weights.pop("head.weight", own := weights["embedding.weight"]), own):
-        # Early versions of transformers 5 leave them untied and do not say so.
-        raise ModelFileError(
-            f"{folder}: config.json has tie_word_embeddings, but the file has an output layer that is not the "
-            "embedding; set it to false there if the model was trained that way"
-        )
-    with torch.device("meta"):
-        model = LM(config)
-    try:
-        model.load_state_dict(weights, assign=True)
-    except RuntimeError as error:
-        raise ModelFileError(f"{folder}: the configuration and the weights do not fit: {error}") from error
-    return model.eval()
+    return load_folder(folder, _our_config, _our_weights)
 
 
 def save_mamba(model: LM, folder: str | Path) -> None:
@@ -144,24 +110,8 @@ def _check_has_a_place(model: LM) -> None:
         raise ValueError(f"a causal language model has an output for each token, this model {config.out_size}")
 
 
-def _weights(folder: Path) -> dict[str, Tensor]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelFileError(f"{index} is damaged: {error!r:.200}") from error
-    else:
-        names = ["model.safetensors"]
-    weights: dict[str, Tensor] = {}
-    for name in names:
-        if Path(name).name != name or not (folder / name).is_file():
-            raise ModelFileError(f"{folder} holds no file {name}; only safetensors are read, nothing is unpickled")
-        try:
-            weights |= load_file(folder / name)
-        except SafetensorError as error:
-            raise ModelFileError(f"{folder / name} is damaged: {error}") from error
-    return weights
+def _our_weights(theirs: dict[str, Any], weights: Weights) -> Weights:
+    return {_ours(name, theirs["model_type"]): tensor for name, tensor in weights.items()}
 
 
 def _ours(name: str, kind: str) -> str:
@@ -173,6 +123,9 @@ def _ours(name: str, kind: str) -> str:
 
 
 def _our_config(theirs: dict[str, Any]) -> LMConfig:
+    kind = theirs["model_type"]
+    if kind not in tuple(INSIDE):
+        raise ValueError(f"it holds a {kind!r} model; only {' and '.join(INSIDE)} can be read")
     if theirs.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ModelFileError(f"hidden_act={theirs['hidden_act']!r} is not supported; only silu is")
     width, expand, eps = theirs["hidden_size"], theirs.get("expand", 2), theirs.get("layer_norm_epsilon", 1e-5)
@@ -185,7 +138,7 @@ def _our_config(theirs: dict[str, Any]) -> LMConfig:
     }
     layer: LayerOptions
     heads = 1
-    if theirs["model_type"] == "mamba":
+    if kind == "mamba":
         rank = theirs.get("time_step_rank", "auto")
         layer = MambaOptions(**shared, step_rank=-(-width // 16) if rank == "auto" else rank)
         inner = theirs.get("intermediate_size", expand * width)
@@ -202,7 +155,7 @@ def _our_config(theirs: dict[str, Any]) -> LMConfig:
         layers=(layer,) * theirs["num_hidden_layers"],
         width=width,
         heads=heads,
-        tie_weights=theirs.get("tie_word_embeddings", theirs["model_type"] == "mamba"),
+        tie_weights=theirs.get("tie_word_embeddings", kind == "mamba"),
         eps=eps,
     )
 

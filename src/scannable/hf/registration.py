@@ -7,6 +7,7 @@ from scannable.hf.cache import ScannableCache
 from scannable.hf.causal_lm import ScannableForCausalLM
 from scannable.hf.configuration import ScannableConfig
 from scannable.hf.model import ScannableModel
+from scannable.hf.serving import let_serve_find
 
 __all__ = ["ScannableCache", "ScannableConfig", "ScannableForCausalLM", "ScannableModel", "register"]
 
@@ -19,3 +20,4 @@ def register() -> None:
     # By these names Trainer knows whose labels it has to shift when it smooths them, and pipelines who can write.
     names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     names[ScannableConfig.model_type] = ScannableForCausalLM.__name__
+    let_serve_find(ScannableForCausalLM)

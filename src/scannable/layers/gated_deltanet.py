@@ -26,13 +26,31 @@ class GatedDeltaNet(DeltaNet):
     title = "Gated DeltaNet"
     action = "scalar gate times projector"
 
-    def __init__(self, width: int, heads: int = 4, *, negative_eigenvalues: bool = False) -> None:
-        super().__init__(width, heads, negative_eigenvalues=negative_eigenvalues)
+    def __init__(
+        self,
+        width: int,
+        heads: int = 4,
+        *,
+        negative_eigenvalues: bool = False,
+        key_size: int | None = None,
+        value_size: int | None = None,
+        convolution: int = 4,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__(
+            width,
+            heads,
+            negative_eigenvalues=negative_eigenvalues,
+            key_size=key_size,
+            value_size=value_size,
+            convolution=convolution,
+            eps=eps,
+        )
         self.step_size = projection(width, heads)
         self.step_size_bias = step_size_bias(heads)
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
         undecayed(self, "log_rate")
-        self.out_gate = projection(width, width)
+        self.out_gate = projection(width, heads * self.value_size)
 
     def rule(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, strength: Tensor) -> DeltaRule:
         log_decay = -self.log_rate.exp() * functional.softplus(self.step_size(x) + self.step_size_bias)

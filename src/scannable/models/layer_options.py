@@ -60,17 +60,21 @@ class DeltaNetOptions(LayerOptions):
 
     negative_eigenvalues: bool = False
     """Let a key flip what it recalls: eigenvalues down to -1."""
+    key_size: int | None = None
+    """Of a head; None: width / heads."""
+    value_size: int | None = None
+    """Of a head; None: width / heads."""
+    convolution: int = 4
+    eps: float = 1e-5
+    """Of the norm of each head."""
 
 
 @configurable
 @dataclass(frozen=True, kw_only=True)
-class GatedDeltaNetOptions(LayerOptions):
-    """Of `scannable.zoo.GatedDeltaNet`."""
+class GatedDeltaNetOptions(DeltaNetOptions):
+    """Of `scannable.zoo.GatedDeltaNet`: those of DeltaNet."""
 
     layer: ClassVar[str] = "gated_deltanet"
-
-    negative_eigenvalues: bool = False
-    """Let a key flip what it recalls: eigenvalues down to -1."""
 
 
 @configurable
@@ -158,6 +162,13 @@ class GLAOptions(LayerOptions):
     """Of `scannable.zoo.GLA`."""
 
     layer: ClassVar[str] = "gla"
+
+    key_size: int | None = None
+    """Of a head; None: half of width / heads."""
+    value_size: int | None = None
+    """Of a head; None: width / heads."""
+    eps: float = 1e-5
+    """Of the norm of each head."""
 
 
 @configurable

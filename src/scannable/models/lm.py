@@ -64,15 +64,15 @@ class LMBlock(nn.Module):
 
 
 class MLP(nn.Module):
-    """Four times as wide inside; with SwiGLU, as many parameters."""
+    """Four times as wide inside unless told; with SwiGLU, as many parameters."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
         self.kind: str = config.activation
         gated = config.activation == "swiglu"
-        inner = -(-8 * config.width // 3) if gated else 4 * config.width
-        self.into = projection(config.width, 2 * inner if gated else inner, bias=True)
-        self.out = projection(inner, config.width, bias=True)
+        inner = config.mlp_width or (-(-8 * config.width // 3) if gated else 4 * config.width)
+        self.into = projection(config.width, 2 * inner if gated else inner, bias=config.mlp_bias)
+        self.out = projection(inner, config.width, bias=config.mlp_bias)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         y = self.into(x)

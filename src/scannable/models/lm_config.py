@@ -36,9 +36,13 @@ class LMConfig:
     width: int = 256
     heads: int = 4
     mlp: bool | None = None
-    """Whether an MLP of four times the width follows the layer in each block; by default if its authors have it."""
+    """Whether an MLP follows the layer in each block; by default if its authors have it."""
     activation: Literal["gelu", "swiglu", "relu2"] = "gelu"
     """Of the MLPs; SwiGLU has as many parameters as the others."""
+    mlp_width: int | None = None
+    """Width inside the MLPs; None: four times the width, or two thirds of that with SwiGLU."""
+    mlp_bias: bool = True
+    """Whether the projections of the MLPs have biases."""
     norm: Literal["rms", "layer"] = "rms"
     """Before every layer and MLP, and before the output."""
     positions: int = 0
@@ -60,9 +64,9 @@ class LMConfig:
     """Keep no activations of the blocks for backward; compute each of them twice."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, "width", "heads")
+        check_sizes(self, "width", "heads", "mlp_width")
         check_outputs(self)
-        check_switches(self, "mlp", "checkpoint", "sinusoids")
+        check_switches(self, "mlp", "mlp_bias", "checkpoint", "sinusoids")
         check_dropout(self)
         check_number(self, "eps", lambda eps: eps > 0, "be above 0")
         if self.init_std is not None:

@@ -11,6 +11,8 @@ class HeadNorm(nn.Module):
 
     def __init__(self, heads: int, size: int, eps: float = 1e-5) -> None:
         super().__init__()
+        if not eps > 0:
+            raise ValueError(f"eps={eps!r} must be above 0")
         self.eps: float = eps
         self.weight = nn.Parameter(torch.ones(heads, size))
 

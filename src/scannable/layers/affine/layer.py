@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from scannable.layers.affine.recurrence import Mode, Recurrence
-from scannable.layers.layer import head_size
+from scannable.layers.layer import check_sizes, head_size
 from scannable.layers.recurrent import Parts, RecurrentLayer, owned
 
 
@@ -47,13 +47,13 @@ class AffineLayer(RecurrentLayer):
 
 
 class HeadedLayer(AffineLayer):
-    """An affine layer whose memory is (b, heads, key size, value size)."""
+    """An affine layer whose memory is (b, heads, key size, value size); both are width / heads unless told."""
 
     def __init__(self, width: int, heads: int = 4, *, key_size: int | None = None, value_size: int | None = None):
         super().__init__(width, heads)
-        size = head_size(width, heads)
-        self.key_size: int = size if key_size is None else key_size
-        self.value_size: int = size if value_size is None else value_size
+        self.key_size: int = head_size(width, heads) if key_size is None else key_size
+        self.value_size: int = head_size(width, heads) if value_size is None else value_size
+        check_sizes(key_size=self.key_size, value_size=self.value_size)
 
     def empty(self, batch_size: int) -> Parts:
         return {"s": self.zeros(batch_size, self.heads, self.key_size, self.value_size, dtype=self.memory_dtype)}
