@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,21 @@ def test_the_shipped_model_is_that_of_the_run(run: Path, tmp_path: Path) -> None
     assert (found.recipe, found.step, found.weights) == (expected.recipe, expected.step, expected.weights)
     tokens = torch.randint(5, (2, 9))
     assert torch.equal(found.model(tokens), expected.model(tokens)) and not found.model.training
+
+
+def test_its_line_has_the_numbers_of_the_longest_length(run: Path, tmp_path: Path) -> None:
+    about = ship(run, "small", "A small one", tmp_path)
+    assert {score["length"] for score in about.test} == {4, 8} and isinstance(about.test, tuple)
+    (longest,) = (score for score in about.test if score["length"] == 8)
+    assert about.found == f"error {100 * longest['error']:.4f}% in 4 x 8 tokens"
+    turned = replace(about, test=about.test[::-1])
+    assert turned.found == about.found
+
+
+def test_its_folder_is_made_with_all_above_it_and_can_be_read_by_everyone(run: Path, tmp_path: Path) -> None:
+    about = ship(run, "small", "A small one", tmp_path / "not" / "there" / "yet")
+    assert about.folder == tmp_path / "not" / "there" / "yet" / "small"
+    assert stat.S_IMODE(about.folder.stat().st_mode) == 0o755
 
 
 def test_a_language_model_brings_its_tokenizer_and_needs_no_text(text_run: Path, run: Path, tmp_path: Path) -> None:
