@@ -192,7 +192,7 @@ def layer_case(group: Any, name: str, choices: dict[str, Any], bounds: tuple[int
     from scannable.layers import LAYERS
 
     torch.manual_seed(1)
-    layer: Any = LAYERS[name](8, 2, **choices).double()
+    layer: Any = LAYERS[name](8, 2, **choices).double().eval()
     for parameter in layer.parameters():
         # Also what starts as zeros.
         nn.init.normal_(parameter, std=0.3) if parameter.ndim < 2 else None

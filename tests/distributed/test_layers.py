@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import scannable as sc
 from scannable import distributed
@@ -21,7 +22,8 @@ ROWS = [name for name, layer in LAYERS.items() if issubclass(layer, AffineLayer)
 CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     *((name, {}, (0, 2, 20, 37)) for name in ROWS),
     *((name, {}, (0, 0, 35, 35, 37)) for name in ("mamba", "mlstm", "rwkv7", "attention")),
-    ("attention", {}, (0, 5, 20, 37)),
+    # Nothing is dropped outside training.
+    ("attention", {"dropout": 0.5}, (0, 5, 20, 37)),
     ("attention", {"window": 7}, (0, 3, 4, 20, 37)),
     ("attention", {"window": 7, "convolution": 3, "qk_norm": True}, (0, 1, 9, 37)),
     ("attention", {"convolution": 4}, (0, 2, 2, 9, 37)),
@@ -71,6 +73,16 @@ def test_a_model_over_ranks_is_the_model(config: Any, ranks: int) -> None:
     found = run(model_case, ranks, config, None, N, ranks == 3)
     assert_same(found, wanted, "logits")
     assert sum(rank["loss"] for rank in found) == pytest.approx(wanted["loss"], rel=1e-12)
+
+
+def test_alone_a_model_that_computes_twice_is_the_model() -> None:
+    model, tokens = sc.LM(replace(HYBRID, checkpoint=True)).double(), torch.randint(11, (2, 20))
+    parameters = list(model.parameters())
+    wanted, found = model.loss(tokens, tokens), distributed.loss(model, tokens, tokens)
+    torch.testing.assert_close(found, wanted)
+    # The Agg of the last layer has nothing to do in so few chunks.
+    ours, theirs = (torch.autograd.grad(loss, parameters, materialize_grads=True) for loss in (found, wanted))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_a_sequence_is_cut_between_the_chunks_of_all_layers() -> None:

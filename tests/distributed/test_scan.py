@@ -130,6 +130,12 @@ def test_blocks_are_the_largest_nodes_inside_a_part(first: int, length: int) -> 
         assert parent < first or parent + (2 << k) > first + length
 
 
+@pytest.mark.parametrize(("n", "ranks", "unit"), [(-1, 2, 1), (5, 0, 1), (5, 2, 0)])
+def test_bounds_of_fewer_than_nothing_are_refused(n: int, ranks: int, unit: int) -> None:
+    with pytest.raises(ValueError, match=f"{n} elements over {ranks} ranks in units of {unit}; no number may be below"):
+        even_bounds(n, ranks, unit)
+
+
 @given(st.integers(0, 5000), st.integers(1, 20), st.integers(1, 70))
 def test_even_bounds_cover_everything_at_multiples_of_a_unit(n: int, ranks: int, unit: int) -> None:
     bounds = even_bounds(n, ranks, unit)

@@ -7,7 +7,7 @@ the same message of one fixed size, and all ranks raise together.
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -64,8 +64,7 @@ def agree(
                 f"ranks 0 and {other} of {ranks} do not fit together: rank 0 has {heard[0]['w']}; rank {other} has "
                 f"{theirs['w']}; time aside, all ranks pass the same"
             )
-    assert result is not None
-    return result, [int(theirs["n"]) for theirs in heard]
+    return cast("R", result), [int(theirs["n"]) for theirs in heard]
 
 
 def _exchange(said: dict[str, Any], group: Group, device: torch.device | None) -> list[dict[str, Any]]:

@@ -108,10 +108,10 @@ def _agreed(model: nn.Module, tokens: Tensor, group: Group) -> Split:
     """Who has what; anything that does not fit is an error on all ranks."""
     rank = here(group)[0]
 
-    def prepare() -> tuple[bool, int, str]:
+    def prepare() -> tuple[None, int, str]:
         checked_tokens(tokens, 2, getattr(model, "vocab_size", None))
         check_model(model)
-        return True, tokens.shape[1], _words(model, tokens)
+        return None, tokens.shape[1], _words(model, tokens)
 
     split = split_of(agree(prepare, group, tokens.device)[1], rank)
     check_bounds(model, split.bounds)

@@ -191,7 +191,7 @@ def agreed_split(length: int, group: Group = None, *, bounds: Sequence[int] | No
     """
     rank, ranks = here(group)
 
-    def prepare() -> tuple[bool, int, str]:
+    def prepare() -> tuple[None, int, str]:
         if type(length) is not int or length < 0:
             raise ValueError(f"length={length!r} must be a whole number of at least 0")
         if bounds is not None:
@@ -204,7 +204,7 @@ def agreed_split(length: int, group: Group = None, *, bounds: Sequence[int] | No
                     f"bounds={bounds!r:.60} do not cover the sequence: they begin at {bounds[0]}, not at 0"
                 )
             check_part(Split(tuple(bounds), rank), length, group)
-        return True, length, "no bounds" if bounds is None else f"the bounds {tuple(bounds)}"
+        return None, length, "no bounds" if bounds is None else f"the bounds {tuple(bounds)}"
 
     return split_of(agree(prepare, group)[1], rank)
 
