@@ -26,7 +26,7 @@ def s5_plain() -> Recipe[TransformerPSMConfig, GroupTask]:
         TransformerPSMConfig(120, width=128, chunk_length=1, agg_layers=1, inf_layers=1, heads=1, tie_weights=True),
         # Seed 0 of the task belongs to trials (`recipes.seeds`).
         GroupTask("S5", seed=1),
-        steps=8000,
+        steps=10_000,
         batch_tokens=1024,
         # With Muon the table of products is learned in half the steps that AdamW needs, and by every seed tried; at
         # twice this rate one seed never began.
