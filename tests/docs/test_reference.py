@@ -21,7 +21,9 @@ LISTED = {
         r"^\.\. auto(function|class|exception|data):: (scannable[\w.]+)$", page.read_text(), re.M
     )
 }
-PUBLIC = tuple(f"scannable{name}" for name in ("", ".zoo", ".scan", ".spd", ".tasks", ".distributed", ".hf"))
+PUBLIC = tuple(
+    f"scannable{name}" for name in ("", ".zoo", ".scan", ".spd", ".tasks", ".distributed", ".hf", ".weights")
+)
 START = """
 from dataclasses import dataclass
 from typing import NamedTuple
