@@ -41,6 +41,9 @@ def test_noise_is_refused_where_there_is_none() -> None:
     for over in (0.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match="over="):
             GrowingStateNoise(over)
+    with pytest.raises(ValueError, match="over='half' is no float"):
+        GrowingStateNoise(over="half")  # pyright: ignore[reportArgumentType]
+    assert type(GrowingStateNoise(over=1).over) is float
 
 
 def test_agg_starts_from_inf_when_the_curriculum_leaves_its_first_length() -> None:

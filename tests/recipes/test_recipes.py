@@ -1,5 +1,6 @@
 """Every recipe makes a run that fits together."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,17 +11,24 @@ import pytest
 import torch
 
 from scannable.recipes import RECIPES, about, recipe, recipe_named
-from scannable.storage.configuration import ConfigurationError
+from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.storage.model_file import build_model
 from scannable.tasks.text import TextTask
 from scannable.training.limits import check_memory
 from scannable.training.recipe import Recipe
 
 NAMES = list(RECIPES)
+OURS = ("demo", "mqar", "s5", "s5-plain", "stdlib", "stdlib-hybrid", "stdlib-mamba")
+KEPT = Path(__file__).parent / "recipes.json"
+
+
+def all_recipes() -> str:
+    """Those of this package, as a configuration is written."""
+    return json.dumps({name: to_plain(recipe_named(name)) for name in OURS}, indent=1) + "\n"
 
 
 def test_the_recipes_are_listed_with_a_line_for_each() -> None:
-    assert {"demo", "s5", "s5-plain", "mqar", "stdlib", "stdlib-mamba", "stdlib-hybrid"} <= set(RECIPES)
+    assert set(OURS) <= set(RECIPES)
     for name in RECIPES:
         assert name == name.lower() and "_" not in name
         assert about(name).endswith(".") and 20 < len(about(name)) <= 110, name
@@ -117,3 +125,11 @@ def test_an_installed_package_brings_recipes(tmp_path: Path) -> None:
     done = scannable("train", "brought-along", "--help")
     assert done.returncode == 0 and "Sums, brought by another package." in done.stdout
     assert "brought-along" in scannable("train", "nonesuch").stderr
+
+
+def test_what_a_name_trains_changes_only_where_it_is_meant() -> None:
+    """`recipes.json` is what each name trains. After a change that is meant, write it anew:
+
+    PYTHONPATH=tests/recipes python -c "import test_recipes as t; t.KEPT.write_text(t.all_recipes())"
+    """
+    assert all_recipes() == KEPT.read_text()
