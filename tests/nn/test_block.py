@@ -183,6 +183,8 @@ def test_every_parameter_of_every_option_learns(layers: int) -> None:
         ({"qk_norm": 1}, "qk_norm=1 must be True or False"),
         ({"convolution": 1}, "convolution=1 must be 0 for none, or a whole number of at least 2"),
         ({"convolution": True}, "convolution=True must be 0 for none"),
+        ({"convolution": -2}, "convolution=-2 must be 0 for none"),
+        ({"convolution": 2.5}, "convolution=2.5 must be 0 for none"),
     ],
 )
 @pytest.mark.usefixtures("shapes_unchecked")

@@ -159,6 +159,15 @@ def test_decoding_goes_on_from_a_recorded_cache_and_leaves_its_graph_alone() -> 
     assert row.grad is not None and bool(row.grad[:4].any())
 
 
+def test_weights_alone_have_their_gradients_through_a_cache() -> None:
+    model, (row,) = make(), rows_of(9)
+    x, weights = row.detach()[None], list(model.parameters())
+    cache = model.new_cache(1)
+    pieces = torch.cat([model(part, cache=cache) for part in x.split((4, 1, 4), 1)], 1)
+    for mine, theirs in zip(gradients([pieces], weights), gradients([model(x)], weights), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def test_gradients_stop_where_a_cache_is_detached() -> None:
     model, (row,) = make(), rows_of(6)
     cache = model.new_cache(1)
