@@ -37,6 +37,10 @@ def test_a_triangular_solve_counts_each_multiply_add_once() -> None:
     with CountedWork() as work:
         torch.linalg.solve_triangular(matrix, torch.ones(3, 5, 2), upper=False)
     assert work.operations == 3 * 2 * 5**2
+    # Of several matrices at once.
+    with CountedWork() as work:
+        torch.linalg.solve_triangular(torch.eye(5).expand(2, 3, 5, 5), torch.ones(2, 3, 5, 7), upper=False)
+    assert work.operations == 2 * 3 * 7 * 5 * 5
 
 
 def test_work_of_each_kind_is_counted_by_hand() -> None:
