@@ -9,7 +9,8 @@ from torch import Tensor, nn
 import scannable as sc
 from scannable.layers.state import TensorState
 from scannable.models.lm_state import LMState
-from scannable.spd.expected import TOLERANCE, Expected, scale_of
+from scannable.spd.expected import SLACK, TOLERANCE, Expected, scale_of
+from scannable.spd.report import Difference
 
 ROWS = list(sc.zoo.LAYERS)
 
@@ -197,3 +198,24 @@ def test_an_outlier_makes_no_room_for_mistakes(outlier: float) -> None:
     wrong[0, 3, 4] += 0.01
     found = expected.difference("", wrong)
     assert not found.passed and found.position == 3
+
+
+def test_no_place_is_allowed_less_than_half_of_all_are() -> None:
+    torch.manual_seed(0)
+    model = sc.LM(sc.LMConfig(vocab_size=50, width=16, heads=2, layers=("gla", "deltanet"))).bfloat16().eval()
+    tokens = torch.randint(50, (2, 40))
+    with torch.no_grad():
+        found = Expected.of(model, tokens, model(tokens), None)
+    least = found.allowed.min()
+    # The median is the floor, so that a place whose rounding happens to cancel is not judged by that.
+    assert float((found.allowed == least).double().mean()) >= 0.5
+    # Nor is any held to less than the rounding of the outputs themselves.
+    assert float(least) >= SLACK * torch.finfo(torch.bfloat16).eps * found.scale
+
+
+def test_outputs_of_no_positions_do_not_differ() -> None:
+    outputs = torch.ones(2, 5, 3)
+    expected = Expected(outputs, torch.full((2, 5), 1e-5), 1.0, 1e-5, None)
+    nothing = expected.difference("in pieces", outputs[:, :0], start=5)
+    assert nothing == Difference("in pieces", 0.0, 0, 5, 0.0)
+    assert nothing.passed and nothing.excess == 0.0
