@@ -23,6 +23,34 @@ def test_greedy_tokens_are_those_of_the_parallel_model() -> None:
     assert torch.equal(model(whole)[:, 8:-1].argmax(-1), tokens)
 
 
+class Plain:
+    """The protocol and nothing else, around a model."""
+
+    def __init__(self, inner: sc.TransformerPSM) -> None:
+        self.inner = inner
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.inner(tokens)
+
+    def initial_state(self, batch_size: int) -> Any:
+        return self.inner.initial_state(batch_size)
+
+    def prefill(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        return self.inner.prefill(tokens, state)
+
+    def step(self, token: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        return self.inner.step(token, state)
+
+
+def test_a_model_that_knows_no_more_than_the_protocol_goes_on_from_the_end_of_the_prompt() -> None:
+    prompt = torch.randint(13, (2, 9), generator=torch.Generator().manual_seed(0))
+    found, expected = (
+        torch.stack(list(sc.generate(model, prompt, max_new_tokens=6, temperature=0)), 1)
+        for model in (Plain(tiny()), tiny())
+    )
+    assert torch.equal(found, expected)
+
+
 def test_a_seed_repeats_and_leaves_the_global_generator_alone() -> None:
     model = tiny()
     runs = []

@@ -56,3 +56,16 @@ def test_what_writes_to_the_residual_stream_starts_lower_by_how_many_do(name: st
         if mlp is not None:
             assert_deviation(mlp.into.weight, WIDTH**-0.5)
             assert_deviation(mlp.out.weight, (4 * WIDTH * total) ** -0.5)
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, 1.0), ({"tie_weights": True}, WIDTH**-0.5)])
+def test_an_embedding_that_is_the_output_layer_too_starts_smaller(options: Any, expected: float) -> None:
+    torch.manual_seed(0)
+    assert_deviation(sc.LM(sc.LMConfig(40, ("mamba",), width=WIDTH, **options)).embedding.weight, expected)
+
+
+@pytest.mark.parametrize(("kind", "norm"), [("rms", nn.RMSNorm), ("layer", nn.LayerNorm)])
+def test_all_norms_of_a_stack_have_its_eps(kind: Any, norm: type[nn.Module]) -> None:
+    model = sc.LM(sc.LMConfig(40, ("linear_attention", "attention"), width=16, norm=kind, eps=0.25))
+    norms: list[Any] = [model.norm, *(each for block in model.blocks for each in (block.norm, block.mlp_norm))]
+    assert [(type(each), each.eps) for each in norms] == [(norm, 0.25)] * 5
