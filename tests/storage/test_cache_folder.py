@@ -71,6 +71,25 @@ def test_a_whole_folder_of_another_format_is_built_again(tmp_path: Path, content
         assert open_cached(tmp_path / "x", build) == {"count": 103}
 
 
+def test_what_is_damaged_goes_where_it_is_swept_if_the_process_is_killed_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "x"
+    open_cached(folder, build)
+    (folder / "two.bin").write_bytes(b"six")
+    rename, targets = Path.rename, list[Path]()
+
+    def noting(path: Path, target: Path) -> Path:
+        targets.append(target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", noting)
+    with pytest.warns(UserWarning, match="it is built again"):
+        open_cached(folder, build)
+    (aside,) = {target.parent for target in targets} - {tmp_path}
+    assert aside.parent == tmp_path and aside.name.startswith(cache_folder.BUILDING)
+
+
 def test_truncated_and_missing_files_are_found_and_mended(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     open_cached(folder, build)
