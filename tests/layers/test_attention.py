@@ -503,3 +503,14 @@ def test_nothing_is_a_piece_too(window: int | None) -> None:
     y, after = layer.extend(torch.randn(2, 3, WIDTH), state, lengths=[0, 0])
     assert y.shape == (2, 3, WIDTH) and after.positions == (5, 5)
     assert layer(torch.randn(0, 5, WIDTH)).shape == (0, 5, WIDTH)
+
+
+def test_normed_queries_and_keys_have_no_size_of_their_own() -> None:
+    x = torch.randn(2, 9, WIDTH)
+    for kind, same in (("everything", True), ("rotary", False)):
+        layer = layer_of(None, kind)
+        before = layer(x)
+        with torch.no_grad():
+            layer.attention.query.weight.mul_(5)
+            layer.attention.query.bias.mul_(5)
+        assert torch.allclose(layer(x), before) is same

@@ -50,7 +50,8 @@ class _Plan:
         begun = (filled == 0) & (counts > 0) & (counts < c)
         first = np.where(filled > 0, np.minimum(c - filled, counts), np.where(begun, counts, 0))
         whole, rest = np.divmod(counts - first, c)
-        return _Plan(filled, first, begun, whole, rest, whole + ((filled > 0) & (filled + first == c)))
+        # A start that fills no chunk never comes to c.
+        return _Plan(filled, first, begun, whole, rest, whole + (filled + first == c))
 
 
 def go_on(layer: PSMLayer, x: Any, state: PSMState, counts: Numbers) -> tuple[Tensor, PSMState]:
