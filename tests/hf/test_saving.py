@@ -48,6 +48,15 @@ def test_a_saved_model_is_loaded_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert torch.equal(model.lm_head(hidden), model(prompt(2, 9)).logits)
 
 
+def test_tools_find_the_sizes_that_they_look_for() -> None:
+    psm = sc.TransformerPSMConfig(50, 24, 3, chunk_length=4, agg_layers=1, inf_layers=4, tie_weights=True)
+    found = ScannableConfig(psm)
+    assert (found.vocab_size, found.hidden_size, found.num_attention_heads, found.num_hidden_layers) == (50, 24, 3, 5)
+    assert found.tie_word_embeddings
+    stack = ScannableConfig(sc.LMConfig(50, ("gla", "attention"), 16, 2, positions=33))
+    assert (stack.num_hidden_layers, stack.max_position_embeddings) == (2, 33) and not stack.tie_word_embeddings
+
+
 @pytest.mark.parametrize("name", ["recent", "hybrid"])
 def test_tied_weights_are_saved_once_and_stay_tied(name: str, tmp_path: Path) -> None:
     model = small(name)
