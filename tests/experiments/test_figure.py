@@ -9,8 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scannable.experiments import figure as figures
 from scannable.experiments import (
+    corrected,
     language_page,
     language_runs,
     recall_page,
@@ -18,6 +18,7 @@ from scannable.experiments import (
     state_tracking_page,
     state_tracking_runs,
 )
+from scannable.experiments import figure as figures
 from scannable.experiments.laboratory import Trained
 from scannable.experiments.language_profiles import SIZES
 from scannable.experiments.scores import RunScore, Spread, best_rate, error_by_length, run_scores, sweep_table
@@ -86,6 +87,20 @@ def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -
     assert upright(left) == [18, 160] and upright(right) == [18]
     assert {text.get_text() for text in left.texts} == {"trained to 18", "the paper: low error past 160"}
     assert legend(right) == ["Transformer-PSM, helped", "Transformer-PSM, plain"]
+
+
+def test_models_that_did_not_learn_their_training_length_are_named() -> None:
+    learned = [outcome(name, length, 0.04) for name in state_tracking_runs.TITLES for length in (4, 18, 4096)]
+    assert state_tracking_page._not_learned(learned, LAPTOP) == ""
+    # What happens at other lengths says nothing about what was learned.
+    rows = [*learned, outcome("lstm", 4, 0.9, seed=1), outcome("lstm", 18, 0.26, seed=1), outcome("gpt2", 4096, 1.0)]
+    said = state_tracking_page._not_learned(rows, LAPTOP)
+    assert said.startswith("Models that make more than 5% errors at 18, where they were trained: LSTM 15%. ")
+
+
+def test_numbers_of_seeds_are_one_cell() -> None:
+    for found, cell in (([3.0], "3"), ([3.0, 3.0], "3"), ([0.12345, 2.0], "0.1235, 2"), ([1234.5], "1,234")):
+        assert corrected._numbers(found) == cell
 
 
 def test_aids_and_longer_training_stand_beside_the_helped_model() -> None:

@@ -65,6 +65,10 @@ def test_s5_has_gpt2_of_twelve_layers_and_mamba_370m_and_a_transformer_psm_of_tw
     assert parameters(models[runs.GPT2]) - parameters(models[runs.WITHOUT_POSITIONS]) == 4096 * 768
     # state-spaces/mamba-370m, without its 50,280 embeddings.
     assert parameters(models[runs.MAMBA]) == 371_516_416 - 50_280 * 1024 + runs.ELEMENTS * 1024
+    assert {config.dropout for config in models.values()} == {0.1}
+    for name, rates in use.rates.items():
+        # Around the paper's 1e-4; others than attention bear more.
+        assert rates == ((3e-5, 1e-4, 3e-4) if name.startswith("gpt2") else (1e-4, 3e-4, 1e-3))
     psm = use.recipe.model
     assert (psm.width, psm.chunk_length, psm.heads, psm.agg_layers, psm.inf_layers) == (768, 1, 1, 1, 1)
     assert parameters(psm) == pytest.approx(2 * block(768) + ends, rel=0.01)
