@@ -263,7 +263,8 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert all(float(row["associativity_defect"]) > 0 for row in along)
     again(reproduce, left, "s5", *places(tmp_path))
     # With some runs gone, the page is made of the others, and says so; nothing is trained.
-    for name in ("sweep-lstm-0.001", "sweep-lstm-0.003", "sweep-lstm-0.01", "psm-helped-1", "gpt2-0", "psm-plain-0"):
+    sweep = [f"sweep-lstm{way}-{rate}" for way in ("", "-adamw") for rate in ("0.001", "0.003", "0.01")]
+    for name in (*sweep, "psm-helped-1", "gpt2-0", "psm-plain-0"):
         shutil.rmtree(left.runs / name)
     ended = reproduce("s5", *places(tmp_path), "--only-finished")
     assert ended.code == 0, ended.error
@@ -271,7 +272,7 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     (said,) = (line for line in left.page.splitlines() if line.startswith("**Made before all runs were finished.**"))
     for name in (
         "`psm-helped` 1;", "`gpt2` 0.", "`psm-plain` 0;", "`lstm` 0;", "`lstm-to-8` 0;", "`lstm-4-generators` 0",
-        "`sweep-lstm` 0.001, 0.003, 0.01;",
+        "`sweep-lstm` 0.001, 0.003, 0.01;", "`sweep-lstm-adamw` 0.001, 0.003, 0.01;",
     ):  # fmt: skip
         assert name in said
     models = {row["model"] for row in left.rows if row["part"] == "final"}

@@ -350,6 +350,14 @@ def test_nothing_is_wider_than_the_screen(visit: Open, width: int) -> None:
         assert one.page.evaluate(OVERFLOWING) == [False], position
 
 
+def test_an_address_that_is_entered_just_after_a_step_is_not_lost(visit: Open) -> None:
+    one = visit("n=13")
+    # As if the delayed write of the step came between the new address and the event that tells of it.
+    one.page.evaluate("() => { step(); location.hash = '#n=40'; writeHash(); }")
+    one.page.wait_for_function("session.n === 40", timeout=5000)
+    one.page.wait_for_function("location.hash.startsWith('#n=40')", timeout=5000)
+
+
 TEXT_OUTSIDE = """() => [...document.querySelectorAll(".node, .fold, .chip")].flatMap((group) => {
   const boxes = [...group.querySelectorAll("rect")].map((rect) => rect.getBBox());
   const [left, right] = [Math.min(...boxes.map((box) => box.x)), Math.max(...boxes.map((box) => box.x + box.width))];

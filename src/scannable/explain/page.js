@@ -559,10 +559,12 @@ function begin() {
     picture.addEventListener("scroll", () => holdGutter(picture));
   }
   document.addEventListener("keydown", onKey);
-  addEventListener("hashchange", () => {
-    if (location.hash === session.toHash()) return;
+  addEventListener("hashchange", (event) => {
+    // Not the address of now: between a step and this event `writeHash` may have put the old place back into it.
+    const { hash } = new URL(event.newURL);
+    if (hash === session.toHash()) return;
     playing.clear();
-    session = Session.fromHash(location.hash);
+    session = Session.fromHash(hash);
     show();
   });
   let width = innerWidth;
