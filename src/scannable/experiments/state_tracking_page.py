@@ -339,7 +339,7 @@ def _differences(profile: Profile, use: Setting) -> str:
         f"{help_}"
         "- The plain recipe and what helps were found in thirteen trials of Transformer-PSM on other samples, most of "
         "them stopped early, five judged by the test split of the trials' seed and the last four by its validation "
-        "split; its optimizer and rate in nine more, judged by the validation split. The opponents had the sweep of "
+        "split; its optimizer and rate in eight more, judged by the validation split. The opponents had the sweep of "
         "optimizers and learning rates and no such search.\n"
         "- DeltaProduct has one layer with four reflections a token, which make any permutation of five things; LSTM, "
         "DeltaNet, RWKV-7 and Mamba have two layers.\n"
