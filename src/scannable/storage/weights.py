@@ -99,13 +99,15 @@ class _Births(WithoutValues):
 @contextmanager
 def _few_parameters(weights: Mapping[str, Tensor]) -> Iterator[None]:
     """Refuse to build a model of many more numbers than a file has; some may be made first and tied then."""
-    numbers = sum(weight.numel() for weight in weights.values())
+    numbers, count = sum(weight.numel() for weight in weights.values()), 0
     # A weight that is tied is given to a module once more; kept here, so that no other gets its place in memory.
     made: dict[int, nn.Parameter] = {}
 
     def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal count
+        count += 0 if id(parameter) in made else parameter.numel()
         made[id(parameter)] = parameter
-        if sum(one.numel() for one in made.values()) > 2 * numbers:
+        if count > 2 * numbers:
             raise ValueError(f"its weights are more than twice the {numbers:,} numbers of the file")
 
     hook = register_module_parameter_registration_hook(check)
