@@ -107,12 +107,21 @@ class Watcher:
         if self.calls_left == 0:
             self.calls_left = None
             self._tell_parent()
-            if not select([self.let_go], [], [], PATIENCE)[0]:
-                raise RuntimeError("this run was neither ended nor let go")
+            self._wait()
         elif self.calls_left:
             self.calls_left -= 1
         if self.slow and self.stack[-1] != "training":
             time.sleep(self.slow)
+
+    def _wait(self) -> None:
+        """Until the run is let go, in short pieces: Python does not see a signal that comes on its way into a wait.
+
+        A second signal that comes as the handler of the first returns would otherwise be heard when the wait is over.
+        """
+        until = time.monotonic() + PATIENCE
+        while not select([self.let_go], [], [], 0.05)[0]:
+            if time.monotonic() > until:
+                raise RuntimeError("this run was neither ended nor let go")
 
     def _tell_parent(self) -> None:
         os.write(self.tell, b"!")
