@@ -156,6 +156,14 @@ def test_associative_recall_has_every_family_and_the_frontier() -> None:
     assert legend(left) == ["Transformer-PSM, projecting Agg"] and legend(right) == ["c = 4, projecting Agg"]
 
 
+def test_the_table_of_recall_has_the_lengths_that_were_tested() -> None:
+    use = recall_runs.setting("laptop")
+    held = dict.fromkeys(use.models, 1000)
+    rows = [outcome("gla-16", length, 0.25) for length in (128, 64)]
+    head, (line,) = recall_page._errors(rows, use, held)
+    assert head[-2:] == ["64", "128"] and line[0] == "GLA, width 16" and line[-2:] == ["25.00", "25.00"]
+
+
 def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:
     return recall_page.Place("family", name, "recurrent", nbytes, Spread.of([accuracy]))
 

@@ -18,14 +18,14 @@ import torch
 from rich.console import Console
 
 import scannable as sc
-from scannable.experiments import laboratory
+from scannable.experiments import laboratory, worker
 from scannable.experiments.laboratory import Laboratory
 from scannable.tasks import GroupTask
 from scannable.tasks.text import TextTask
 from scannable.training import checkpoint as checkpoints
 from scannable.training.loop import Interrupted, Run
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
-from scannable.training.run_folder import TrainingError, load_recipe
+from scannable.training.run_folder import TrainingError, load_recipe, write_config
 
 
 def recipe_of(**changes: Any) -> Recipe[Any, Any]:
@@ -191,6 +191,31 @@ def test_a_sweep_is_every_model_at_every_rate(tmp_path: Path) -> None:
             assert (run.recipe.model, run.recipe.optimizer.learning_rate) == (models[name], rate)
             assert run.folder == tmp_path / "runs" / f"sweep-{name}-{rate:g}"
     assert swept["narrow"][1e-3].result["parameters"] < swept["wide"][1e-3].result["parameters"]
+
+
+@pytest.mark.parametrize(("rate", "code"), [(1e30, 3), (1e-3, None)])
+def test_a_worker_says_by_its_exit_code_that_a_run_diverged(
+    rate: float, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(tmp_path / "run", recipe_of(steps=4, optimizer=Optimizer(rate, warmup=0)))
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path / "run"), "cpu"])
+    if code is None:
+        worker.main()
+    else:
+        with pytest.raises(SystemExit) as ended:
+            worker.main()
+        assert ended.value.code == code
+        assert "start anew with a lower learning rate" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_worker_that_fails_otherwise_has_another_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path / "nowhere"), "cpu"])
+    with pytest.raises(SystemExit) as ended:
+        worker.main()
+    assert ended.value.code == 1
+    assert "nowhere" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from scannable.experiments import latency
 from scannable.experiments.laboratory import Laboratory
@@ -66,6 +67,39 @@ def test_a_window_of_transformer_psm_has_its_share_of_dear_pushes() -> None:
         for position in (*sizes.positions, *sizes.long_positions):
             assert position % sizes.chunk_length == 0
             assert position >= sizes.chunks * sizes.chunk_length
+
+
+def test_transformer_psms_alone_go_on_to_the_end_and_many_streams_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, list[str], set[int], int]] = []
+
+    def measure(models: Any, position: int, rounds: int, device: str) -> list[latency.Timing]:
+        asked.append((position, [one.name for one in models], {one.streams for one in models}, rounds))
+        return [latency.timing(one, position, [[0.001]], 100) for one in models]
+
+    monkeypatch.setattr(latency, "measure", measure)
+    monkeypatch.setattr(latency, "save_figure", lambda *_: None)
+    latency.run(Laboratory("latency", "smoke", tmp_path, tmp_path / "runs", Console(quiet=True)))
+    every, psm = list(latency.LOOKS), [latency.PSM, latency.RECENT]
+    expected = [(position, every, {1}, SMOKE.rounds) for position in SMOKE.positions]
+    expected += [(position, psm, {1}, SMOKE.rounds) for position in SMOKE.long_positions]
+    together = [latency.PSM, latency.RECENT, latency.STATIC, latency.MAMBA]
+    expected += [(position, together, {SMOKE.many}, SMOKE.rounds) for position in SMOKE.many_positions]
+    assert [(position, sorted(names, key=every.index), *rest) for position, names, *rest in asked] == expected
+    with (tmp_path / "latency.csv").open() as file:
+        rows = [(row["model"], int(row["streams"])) for row in csv.DictReader(file)]
+    assert rows == sorted(rows, key=lambda row: (row[1], every.index(row[0])))
+    assert len(rows) == sum(len(names) for _, names, _, _ in asked)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_a_cache_has_room_for_the_tokens_to_come(streams: int) -> None:
+    model = latency.GPT2Baseline(latency.GPT2BaselineConfig(16, 8, 2, 2, 1000))
+    state = latency.filled_cache(model, 100, 40, streams)
+    assert state.position == 100 and state.cache.lengths == (100,) * streams
+    assert all(140 <= buffer.shape[2] <= 1000 for buffer in (*state.cache.keys, *state.cache.values))
+    assert {buffer.shape[0] for buffer in state.cache.keys} == {streams}
 
 
 @pytest.mark.slow
