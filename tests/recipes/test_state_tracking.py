@@ -6,14 +6,19 @@ import pytest
 
 from scannable.recipes import s5, s5_plain
 from scannable.recipes.aids import AggFromInf, GrowingStateNoise
-from scannable.recipes.state_tracking import Aid, helped
+from scannable.recipes.state_tracking import Aid, helped, shared
 
 PLAIN = replace(s5_plain(), steps=9000, checkpoint_every=100)
 ALL = helped(PLAIN)
 
 
+def test_plain_has_nothing_of_its_own_but_steps_and_an_optimizer() -> None:
+    assert s5_plain() == replace(shared(), steps=2 * shared().steps, optimizer=s5_plain().optimizer)
+    assert (shared().optimizer.algorithm, s5_plain().optimizer.algorithm) == ("muon", "adamw")
+
+
 def test_all_three_are_there() -> None:
-    assert s5() == helped(s5_plain())
+    assert s5() == helped(shared())
     assert ALL.model == replace(PLAIN.model, unit_states=True, state_noise=0.6)
     assert ALL.callbacks == (AggFromInf(), GrowingStateNoise(over=1.0))
     assert (ALL.task, ALL.optimizer, ALL.steps) == (PLAIN.task, PLAIN.optimizer, PLAIN.steps)

@@ -17,6 +17,7 @@ from scannable.experiments.state_tracking_runs import (
     HELPED,
     MAMBA,
     PSM,
+    SHORT,
     TITLES,
     WITHOUT,
     Setting,
@@ -75,7 +76,7 @@ def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
     figure = Figure(figsize=(13, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for i, (name, title) in enumerate(TITLES.items()):
-        line = "-" if name == HELPED else "--" if name == PSM else "-."
+        line = "-" if name == HELPED else "--" if name in (PSM, SHORT) else "-."
         _line(left, error_by_length(rows, name), line, f"C{i}", title)
     _line(right, error_by_length(rows, HELPED), "-", "C0", TITLES[HELPED])
     for i, (aid, title) in enumerate(AIDS.items()):
@@ -227,7 +228,9 @@ def _far(far: Sequence[ReadFar]) -> list[str]:
 
 
 def _ablation(rows: Sequence[RunScore]) -> list[str]:
-    titles = {HELPED: "all three aids"} | {WITHOUT[aid]: title for aid, title in AIDS.items()} | {PSM: "none"}
+    # Where plain has more steps than the others, it is its shorter run that can be compared.
+    none = SHORT if any(row.model == SHORT for row in rows) else PSM
+    titles = {HELPED: "all three aids"} | {WITHOUT[aid]: title for aid, title in AIDS.items()} | {none: "none"}
     head, with_all = _errors(rows, titles, "final")
     _, without = _errors(rows, titles, "ablation")
     if not without:
@@ -335,11 +338,13 @@ def _differences(profile: Profile, use: Setting) -> str:
         "- All models have the same task, steps, schedule, average of the weights and rules of the curriculum (lengths "
         f"{', '.join(map(str, curriculum.lengths))}; on when the validation error is below {curriculum.below[0]:.0%}, "
         f"learned or not after {curriculum.steps:,} steps). How many samples a step has depends on the length it is "
-        "at, so the tokens seen differ a little.\n"
+        "at, so the tokens seen differ a little. Transformer-PSM without aids stands here twice: as short as the "
+        f"others, and *plain*, with AdamW at {use.plain.optimizer.learning_rate:g} and {use.plain.steps:,} steps in "
+        f"place of {use.recipe.steps:,}, since by itself Agg begins late.\n"
         f"{help_}"
         "- The plain recipe and what helps were found in thirteen trials of Transformer-PSM on other samples, most of "
         "them stopped early, five judged by the test split of the trials' seed and the last four by its validation "
-        "split; its optimizer and rate in eight more, judged by the validation split. The opponents had the sweep of "
+        "split; its optimizer and rate in ten more, judged by the validation split. The opponents had the sweep of "
         "optimizers and learning rates and no such search.\n"
         "- DeltaProduct has one layer with four reflections a token, which make any permutation of five things; LSTM, "
         "DeltaNet, RWKV-7 and Mamba have two layers.\n"

@@ -16,15 +16,17 @@ from scannable.models.layer_options import (
 from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.seeds import for_trials, with_seed
-from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, s5_plain
+from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, s5_plain, shared
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
-PSM, HELPED, GPT2, WITHOUT_POSITIONS, MAMBA = "psm-plain", "psm-helped", "gpt2", "gpt2-no-positions", "mamba"
+HELPED, PSM, SHORT = "psm-helped", "psm-plain", "psm-plain-short"
+GPT2, WITHOUT_POSITIONS, MAMBA = "gpt2", "gpt2-no-positions", "mamba"
 LSTM, DELTA_PRODUCT, DELTA_NET, RWKV7 = "lstm", "deltaproduct", "deltanet", "rwkv7"
 TITLES = {
     HELPED: "Transformer-PSM, helped",
     PSM: "Transformer-PSM, plain",
+    SHORT: "Transformer-PSM, plain, as short as the others",
     LSTM: "LSTM",
     DELTA_PRODUCT: "DeltaProduct, 4 reflections a token",
     DELTA_NET: "DeltaNet, negative eigenvalues",
@@ -44,8 +46,9 @@ class Setting:
     """One profile."""
 
     recipe: Recipe[Any, Any]
-    """Of Transformer-PSM without what helps; the others have it too, but for the model, the learning rate and the
-    optimizer."""
+    """What all models have, but for the model, the learning rate and the optimizer."""
+    plain: Recipe[Any, Any]
+    """Of Transformer-PSM without what helps, as it learns best."""
     opponents: Mapping[str, LMConfig]
     """In the order in which they are trained."""
     rates: Mapping[str, tuple[float, ...]]
@@ -68,7 +71,9 @@ class Setting:
 
 def setting(profile: Profile) -> Setting:
     """What each profile trains."""
-    recipe = for_trials({"smoke": smoke, "laptop": s5_plain, "paper": paper}[profile]())
+    laptop = shared(), s5_plain()
+    pairs = {"smoke": map(smoke, laptop), "laptop": laptop, "paper": (paper(), paper())}
+    recipe, plain = map(for_trials, pairs[profile])
     opponents = paper_opponents() if profile == "paper" else small_opponents(recipe)
     attention, others = ((3e-5, 1e-4, 3e-4), (1e-4, 3e-4, 1e-3)) if profile == "paper" else (
         (3e-4, 1e-3, 3e-3),
@@ -77,6 +82,7 @@ def setting(profile: Profile) -> Setting:
     smoky = profile == "smoke"
     return Setting(
         recipe,
+        plain,
         opponents,
         {name: attention if name in (GPT2, WITHOUT_POSITIONS) else others for name in opponents},
         sweep_steps=4 if smoky else 1000 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
@@ -91,9 +97,8 @@ def setting(profile: Profile) -> Setting:
     )
 
 
-def smoke() -> Recipe[TransformerPSMConfig, GroupTask]:
+def smoke(whole: Recipe[TransformerPSMConfig, GroupTask]) -> Recipe[TransformerPSMConfig, GroupTask]:
     """The laptop's, smaller still."""
-    whole = s5_plain()
     return replace(
         whole,
         model=replace(whole.model, width=16),
@@ -205,7 +210,10 @@ def psm_recipes(use: Setting) -> dict[str, Recipe[Any, Any]]:
         if seed in use.helped_seeds:
             made[f"{HELPED}-{seed}"] = with_seed(helped(use.recipe), seed)
         if seed in use.plain_seeds:
-            made[f"{PSM}-{seed}"] = with_seed(use.recipe, seed)
+            made[f"{PSM}-{seed}"] = with_seed(use.plain, seed)
+    if use.plain != use.recipe:
+        seed = use.plain_seeds[0]
+        made[f"{SHORT}-{seed}"] = with_seed(use.recipe, seed)
     return made
 
 
