@@ -37,7 +37,7 @@ def model_card(facts: Facts) -> bytes:
         "",
         f"# {facts.name}",
         "",
-        f"A model of [scannable](https://pypi.org/project/scannable/) {scannable.__version__} ({facts.kind}, "
+        f"A model of scannable {scannable.__version__} ({facts.kind}, "
         f"{facts.parameters:,} parameters), trained with `scannable train` on {facts.task}: the weights of step "
         f"{facts.step:,} ({facts.weights}).",
         "",
