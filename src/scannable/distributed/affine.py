@@ -46,7 +46,7 @@ def affine_over_ranks(layer: AffineLayer, x: Tensor, split: Split, group: Group)
     start = _start(None if prepared is None else prepared.recurrence, parts["s"], split, group, tokens, layer, x)
     y = x if prepared is None else layer.read_out(prepared.recurrence.run(start)[0], prepared.gate)
     for token in tokens:
-        y = tied([y], token)[0]
+        y = tied(y, token)
     return y
 
 

@@ -30,12 +30,12 @@ def attention_over_ranks(layer: Attention, x: Tensor, split: Split, group: Group
     whole = torch.cat((earlier, x), 1)
     n = x.shape[1]
     if not n and layer.window is not None:
-        return tied([x], token)[0]
+        return tied(x, token)
     rotation = layer.rotation((split.first - places,), whole.shape[1]) if whole.shape[1] else None
     whole = convolved(layer.convolution, whole, None, 0, 0) if whole.shape[1] else whole
     if layer.window is not None:
         y = layer.attention.over_window(whole, layer.window, rotation, None)[:, places:]
-        return tied([y], token)[0]
+        return tied(y, token)
     keys, values = layer.attention.keys_and_values(whole, rotation) if n else _nothing(layer, x)
     own = [each[:, :, places:].movedim(2, 0) for each in (keys, values)]
     counts = tuple(split.bounds[q + 1] - split.bounds[q] if split.later(q) else 0 for q in range(split.ranks))
@@ -66,7 +66,7 @@ def attention_over_ranks(layer: Attention, x: Tensor, split: Split, group: Group
     else:
         y = x
     for token in tokens:
-        y = tied([y], token)[0]
+        y = tied(y, token)
     return y
 
 

@@ -8,7 +8,6 @@ parameter, would otherwise leave the others waiting in the reduce-scatter; so wh
 gradient (`anchor`), and what a rank returns is always tied to it (`tied`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -51,11 +50,11 @@ def gathered(exchange: Exchange, mine: Leaves) -> tuple[Leaves, Tensor | None]:
     return list(leaves), (token if token.requires_grad else None)
 
 
-def tied(leaves: Sequence[Tensor], token: Tensor | None) -> Leaves:
-    """The same, but backward from any of them reaches the token."""
-    if token is None:
-        return list(leaves)
-    return [_Tied.apply(leaf, token) if leaf.is_floating_point() or leaf.is_complex() else leaf for leaf in leaves]
+def tied(leaf: Tensor, token: Tensor | None) -> Tensor:
+    """The same, but backward from it reaches the token."""
+    if token is None or not (leaf.is_floating_point() or leaf.is_complex()):
+        return leaf
+    return _Tied.apply(leaf, token)
 
 
 class _Tied(torch.autograd.Function):

@@ -51,7 +51,7 @@ def psm_over_ranks(layer: PSMLayer, x: Any, split: Split, group: Group) -> Tenso
         own = tree_map(lambda leaf: torch.cat([leaf[:, j : j + r] for j in range(k + 1)], 2), padded)
     y = layer.inf(prefixes, own).flatten(1, 2)[:, :n]
     for token in tokens:
-        y = tied([y], token)[0]
+        y = tied(y, token)
     return y
 
 

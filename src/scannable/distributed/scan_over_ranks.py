@@ -162,8 +162,8 @@ def scan_part(
         # It may be the identity or an element itself; what is returned is the caller's own.
         prefixes = [leaf.clone() for leaf in prefixes]
     if after is not None and token is not None:
-        after = after.map(lambda leaf: tied([leaf], token)[0])
-    return tied(prefixes, token), after
+        after = after.map(lambda leaf: tied(leaf, token))
+    return [tied(leaf, token) for leaf in prefixes], after
 
 
 def blocks_sent(split: Split, *, with_state: bool) -> list[list[Node]]:
