@@ -13,7 +13,7 @@ from scannable.models.layer_options import PSMOptions
 from scannable.storage.configuration import ConfigurationError
 from scannable.tasks import GroupTask
 from scannable.training import checkpoint as checkpoints
-from scannable.training import limits, saver
+from scannable.training import limits, shard_saver
 from scannable.training import step as step_module
 from scannable.training.loop import Run
 from scannable.training.parallel import Parallel
@@ -139,7 +139,7 @@ def resaved_case(source: str, folder: str, parallel: Parallel, recipe: Recipe[An
     checkpoint = checkpoints.read(Path(source), share_of(run.model))
     run.progress = restore(checkpoint, run.model, run.optimizer, run.average)
     run._save()
-    run._until_saved()
+    run.saving.wait()
     return list(run.optimisation.step(run.progress, 9)[:2])
 
 
@@ -147,13 +147,13 @@ def changed_while_writing_case(folder: str, recipe: Recipe[Any, Any]) -> list[in
     """Weights move while a checkpoint of them is being written slowly; what is there to be found meanwhile."""
     run = Run(recipe, Path(folder), console=QUIET, parallel=Parallel(shard=True))
     go_on = threading.Event()
-    write = saver.write_shards
+    write = shard_saver.write_shards
 
     def slow(*arguments: Any) -> None:
         go_on.wait(60)
         write(*arguments)
 
-    saver.write_shards = slow
+    shard_saver.write_shards = slow
     try:
         run.optimisation.step(run.progress, 9)
         run.progress.step = 1
@@ -164,12 +164,12 @@ def changed_while_writing_case(folder: str, recipe: Recipe[Any, Any]) -> list[in
         assert not torch.equal(before["head.weight"], whole(dict(run.model.named_parameters())["head.weight"].detach()))
         found = checkpoints.steps(run.checkpoints)
         go_on.set()
-        run._until_saved()
+        run.saving.wait()
         saved = checkpoints.read(checkpoints.path_of(run.checkpoints, 1)).model
         assert all(torch.equal(saved[name], value) for name, value in before.items())
         return found
     finally:
-        saver.write_shards = write
+        shard_saver.write_shards = write
 
 
 def failing_save_case(folder: str, recipe: Recipe[Any, Any], failing: int) -> str:
@@ -178,7 +178,7 @@ def failing_save_case(folder: str, recipe: Recipe[Any, Any], failing: int) -> st
     run.optimisation.step(run.progress, 9)
     run.progress.step = 1
     run._save()
-    run._until_saved()
+    run.saving.wait()
     run.progress.step = 2
     writer: Any = ShardWriter
     write = writer.write_data
@@ -190,7 +190,7 @@ def failing_save_case(folder: str, recipe: Recipe[Any, Any], failing: int) -> st
         writer.write_data = refuse
     try:
         run._save()
-        run._until_saved()
+        run.saving.wait()
     except checkpoints.CheckpointError as error:
         return str(error)
     finally:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -43,11 +43,9 @@ from scannable.training.run_folder import (
     only_process_in,
     write_config,
 )
+from scannable.training.saving import Saving
 from scannable.training.signals import signals
 from scannable.training.step import NotFiniteError, Optimisation
-
-if TYPE_CHECKING:
-    from scannable.training.saver import Saver
 
 
 class DivergedError(TrainingError):
@@ -95,7 +93,8 @@ class Run:
         sharded = self.parallel.shard
         with self.processes.roll_call.explaining():
             self.optimisation = Optimisation(self.recipe, self.processes, self.device, sharded=sharded)
-            self._saver = _saver(self) if sharded else None
+            timeout = self.parallel.timeout if sharded else None
+            self.saving = Saving(self.checkpoints, self.recipe, self.processes, timeout)
         self.model, self.optimizer = self.optimisation.model, self.optimisation.optimizer
         self.average = self.optimisation.average
         self.progress = Progress()
@@ -183,7 +182,7 @@ class Run:
             if progress.ended or number or progress.step % recipe.checkpoint_every == 0 or progress.best is not best:
                 self._save()
             if number and not progress.ended:
-                self._until_saved()
+                self.saving.wait()
                 raise self._interrupted(number)
 
     def _length(self) -> int:
@@ -202,7 +201,7 @@ class Run:
 
     def _diverged(self, error: NotFiniteError, length: int) -> DivergedError:
         """What to say of a loss that is not finite; checkpoints that would come to one at once are removed."""
-        self._until_saved()
+        self.saving.wait()
         step, bad, failed = self.progress.step, not_finite(self.model), self.progress.samples
 
         def loss_from(checkpoint: Checkpoint) -> float:
@@ -262,7 +261,7 @@ class Run:
             score = self.score(length, display=display)
         except Interrupted:
             self._save()  # it is still due
-            self._until_saved()
+            self.saving.wait()
             raise
         progress.look_due = False
         self._record(kind="evaluation", length=length, loss=score.loss, error=score.error)
@@ -293,7 +292,7 @@ class Run:
 
     def _finish(self, display: Display) -> dict[str, Any]:
         """Test, unless that was done, and write the result."""
-        self._until_saved()
+        self.saving.wait()
         recipe, progress = self.recipe, self.progress
         found = load_result(self.folder)
         if found is not None and found.get("steps") == progress.step:
@@ -343,30 +342,9 @@ class Run:
         if self.processes.first:
             # A checkpoint that outlives a power cut needs the metrics that it counts.
             self.metrics.flush()
-        if self._saver is not None:
-            # Every process has a share; it is written while training goes on.
-            self._saver.save(self._checkpoint(), self._pruning())
-            return
-        if self.processes.first:
-            checkpoints.write(self.checkpoints, self._checkpoint())
-            self._pruning()()
-        self.processes.wait()
-
-    def _checkpoint(self) -> Checkpoint:
         size = self.metrics.size if self.processes.first else 0
-        return checkpoint_of(self.recipe, self.progress, self.model, self.optimizer, self.average, size)
-
-    def _pruning(self) -> Callable[[], None]:
-        """Delete what need not be kept once the checkpoint of this step is there."""
-        recipe, step, best = self.recipe, self.progress.step, self.progress.best
-        also = {*([best.step] if best else []), *(range(0, step, recipe.keep_every) if recipe.keep_every else ())}
-        return lambda: checkpoints.prune(self.checkpoints, recipe.keep, also, newest=step)
-
-    def _until_saved(self) -> None:
-        """Nothing is being written any more."""
-        if self._saver is not None:
-            self._saver.wait()
-            self.processes.wait()
+        checkpoint = checkpoint_of(self.recipe, self.progress, self.model, self.optimizer, self.average, size)
+        self.saving.save(checkpoint, self.progress.best)
 
     def _prepare(self, resume: bool, force: bool) -> None:
         """Make the folder this run's own, or go on from what it holds."""
@@ -446,12 +424,6 @@ class Run:
         where = f"step {self.progress.step} of {self.recipe.steps}"
         what = f"stopped in the test after {where}" if self.progress.ended else f"stopped at {where}"
         return Interrupted(f"{what}; checkpoint saved in {self.folder}", number)
-
-
-def _saver(run: Run) -> "Saver":
-    from scannable.training.saver import saver_for
-
-    return saver_for(run.checkpoints, run.processes.first, run.parallel.timeout)
 
 
 def _in_words(recipe: Recipe[Any, Any]) -> str:

@@ -26,7 +26,7 @@ from scannable.training.shard_file import staged, write_shards
 
 
 @dataclass
-class Saver:
+class ShardSaver:
     """Writes into `folder`, with the processes of a group of its own: training uses another at the same time."""
 
     folder: Path
@@ -93,9 +93,9 @@ class Saver:
                 shutil.rmtree(temporary, ignore_errors=True)
 
 
-def saver_for(folder: Path, first: bool, timeout: float) -> Saver:
+def shard_saver(folder: Path, first: bool, timeout: float) -> ShardSaver:
     """All processes call, at the same point."""
-    return Saver(folder, first, c10d.new_group(backend="gloo", timeout=timedelta(seconds=timeout)))
+    return ShardSaver(folder, first, c10d.new_group(backend="gloo", timeout=timedelta(seconds=timeout)))
 
 
 def _reason(error: BaseException) -> str:
