@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +303,14 @@ def test_streams_at_one_position_are_joined_and_taken_out(name: str) -> None:
     expected, _ = model.step(tokens[:, 0], both.fork())
     together = sc.join([both.row(1), both.row(0)])
     torch.testing.assert_close(model.step(tokens[[1, 0], 0], together)[0], expected[[1, 0]])
+
+
+def test_the_sizes_where_nothing_is_said() -> None:
+    assert asdict(GPT2BaselineConfig(9)) == {
+        "vocab_size": 9, "width": 256, "layers": 4, "heads": 4, "context": 1024, "positions": "absolute",
+        "out_size": None, "tie_weights": False, "dropout": 0.0, "init_std": None, "sinusoids": False,
+    }  # fmt: skip
+    assert asdict(MambaBaselineConfig(9)) == {
+        "vocab_size": 9, "width": 256, "layers": 4, "state_size": 16, "expand": 2, "convolution": 4, "out_size": None,
+        "tie_weights": False,
+    }  # fmt: skip
