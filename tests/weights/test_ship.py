@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from scannable.recipes import recipe_named
+from scannable.storage.checked_folder import manifest_of
 from scannable.storage.configuration import ConfigurationError
 from scannable.tasks.text import TextTask
 from scannable.training.loop import Run
@@ -148,3 +149,15 @@ def test_a_run_that_has_not_ended_is_not_shipped(run: Path, tmp_path: Path) -> N
     (copy / "result.json").unlink()
     with pytest.raises(TrainingError, match="has not come to its end"):
         ship(copy, "small", "A small one", tmp_path / "place")
+
+
+def test_a_recipe_of_another_model_is_refused(run: Path, tmp_path: Path) -> None:
+    about = ship(run, "small", "A small one", tmp_path)
+    path = about.folder / "manifest.json"
+    plain = json.loads(path.read_bytes())
+    plain["recipe"]["model"]["width"] = 32
+    # With the right sums, as nobody but its maker could write it.
+    said = {key: value for key, value in plain.items() if key not in ("files", "sha256")}
+    path.write_bytes(manifest_of(said, about.files))
+    with pytest.raises(ShippedModelError, match="the shipped model small is not the model of its recipe"):
+        load_shipped("small", place=tmp_path)
