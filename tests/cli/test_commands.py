@@ -586,3 +586,21 @@ def test_ctrl_c_ends_the_demo_with_130(
     monkeypatch.setattr(holder, name, signalled)
     ended = scannable("demo", "--out", tmp_path)
     assert ended.code == 130 and not ended.error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_that_a_signal_stopped_ends_with_its_exit_code_and_the_way_on(
+    number: signal.Signals, scannable: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Run._one_step
+
+    def one_step(run: Run, length: int) -> Any:
+        if run.progress.step == 1:
+            os.kill(os.getpid(), number)
+        return step(run, length)
+
+    monkeypatch.setattr(Run, "_one_step", one_step)
+    ended = scannable("train", "demo", *TINY, "--out", tmp_path / "run")
+    assert ended.code == 128 + number
+    assert "stopped at step 2 of 4" in ended.said and "To go on: " in ended.said
+    assert not (tmp_path / "run" / "result.json").exists()
