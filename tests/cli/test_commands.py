@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 import scannable as sc
+from scannable.cli.commands.verify import check_fits
 from scannable.cli.demo import train_and_stream
 from scannable.cli.main import GROUPS, main
 from scannable.experiments import streaming
@@ -586,6 +587,16 @@ def test_ctrl_c_ends_the_demo_with_130(
     monkeypatch.setattr(holder, name, signalled)
     ended = scannable("demo", "--out", tmp_path)
     assert ended.code == 130 and not ended.error
+
+
+def test_what_just_fits_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_named("demo")
+    # A token, and two outputs for each element that are compared in float64.
+    needed = 3 * 40 * (8 + 2 * 8 * recipe.task.out_size)
+    monkeypatch.setattr("scannable.training.limits.memory_of", lambda device: needed)
+    check_fits(recipe, 3, 40, "cpu")
+    with pytest.raises(ConfigurationError, match="choose a smaller length or batch"):
+        check_fits(recipe, 3, 41, "cpu")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -72,3 +72,8 @@ def test_the_price_is_shown_for_each_way_and_length() -> None:
         f"{COUNTER} 161 2,561",
         f"{REFOLDING} 162 2,562",
     ]
+
+
+def test_every_length_of_the_table_that_was_measured_is_shown() -> None:
+    costs = [ScanCost(STATIC, 2**k, evaluations=2**k, calls=1, held=1) for k in range(17)]
+    assert lines(demo.cost_table(costs))[0] == "n = 16 n = 256 n = 4,096 n = 65,536"
