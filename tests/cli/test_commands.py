@@ -589,6 +589,16 @@ def test_ctrl_c_ends_the_demo_with_130(
     assert ended.code == 130 and not ended.error
 
 
+def test_weights_are_chosen_when_a_run_is_exported_and_not_when_one_is_imported(
+    trained: Path, scannable: Command, tmp_path: Path
+) -> None:
+    ended = scannable("hf", "export", trained, tmp_path / "exported", "--weights", "last")
+    assert ended.code == 0, ended.error
+    ended = scannable("hf", "import", tmp_path / "exported", tmp_path / "again", "--weights", "last")
+    assert_one_line(ended, "weights=last is for export: a folder has one set of weights; drop it")
+    assert not (tmp_path / "again").exists()
+
+
 def test_what_just_fits_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_named("demo")
     # A token, and two outputs for each element that are compared in float64.
