@@ -69,7 +69,7 @@ bench: setup
 	$(BIN)/python benchmarks/huggingface.py
 	$(BIN)/python -m benchmarks.faults
 
-# What the tests notice of small changes planted in the source, in less than half an hour on two cores.
+# What the tests notice of small changes planted in the source, in about half an hour on two quiet cores.
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
