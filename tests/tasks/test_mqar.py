@@ -1,5 +1,6 @@
 """Multi-query associative recall as its generator has it, checked on batches."""
 
+from dataclasses import asdict
 from typing import Any, get_args
 
 import numpy as np
@@ -141,3 +142,9 @@ def test_a_length_without_room_for_the_queries_is_named() -> None:
     with pytest.raises(ValueError, match=message):
         MQARTask().batch("train", [0], 31)
     assert (MQARTask().batch("train", [0], 32).targets[0, 16::2] != IGNORED).all()
+
+
+def test_what_the_task_is_where_nothing_is_said() -> None:
+    assert asdict(MQARTask()) == {
+        "vocab_size": 8192, "pairs": 8, "gap_exponent": 1.0, "random_fillers": True, "seed": 0,
+    }  # fmt: skip

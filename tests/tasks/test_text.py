@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import shutil
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,6 +195,22 @@ def test_files_hold_two_bytes_a_token_or_four(
     monkeypatch.setattr(tokenizers.ByteTokenizer, "vocab_size", 2**16 + 1)
     assert (large._files.folder / "test.bin").stat().st_size == 4 * plain.counts("test").tokens
     assert whole(plain, "test") == whole(large, "test")
+
+
+def test_tokens_of_the_tokenizer_that_a_run_keeps_are_those_that_are_there(
+    corpus: Path, cache: Path, tmp_path: Path
+) -> None:
+    bpe = make(corpus, cache, "bpe")
+    bpe.keep(tmp_path)
+    assert bpe.kept(tmp_path)._files.folder == bpe._files.folder
+    # Where another one of that size has been trained since, it has its own.
+    elsewhere = tmp_path / "cache"
+    folder = token_files.token_folder(elsewhere, bpe._corpus, f"bpe {bpe.bpe_size}")
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text("{}")
+    other = replace(bpe, cache=elsewhere).kept(tmp_path)
+    assert other._files.folder.name != bpe._files.folder.name
+    assert whole(other, "test") == whole(bpe, "test")
 
 
 def test_a_folder_with_a_tokenizer_is_used_as_it_is(corpus: Path, cache: Path, tmp_path: Path) -> None:

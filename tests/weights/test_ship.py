@@ -3,8 +3,10 @@
 import json
 import shutil
 import stat
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +15,13 @@ from rich.console import Console
 from scannable.recipes import recipe_named
 from scannable.storage.checked_folder import manifest_of
 from scannable.storage.configuration import ConfigurationError
+from scannable.storage.model_file import save_model
 from scannable.tasks.text import TextTask
 from scannable.training.loop import Run
 from scannable.training.recipe import Curriculum, Evaluation
 from scannable.training.run_folder import TrainingError, load_trained
 from scannable.weights import ShippedModelError, load_shipped, shipped, shipped_models
+from scannable.weights import ship as shipping
 from scannable.weights.ship import ship
 from scannable.weights.shipped_model import language_model
 
@@ -161,3 +165,38 @@ def test_a_recipe_of_another_model_is_refused(run: Path, tmp_path: Path) -> None
     path.write_bytes(manifest_of(said, about.files))
     with pytest.raises(ShippedModelError, match="the shipped model small is not the model of its recipe"):
         load_shipped("small", place=tmp_path)
+
+
+def test_a_manifest_of_another_format_is_refused(run: Path, tmp_path: Path) -> None:
+    about = ship(run, "small", "A small one", tmp_path)
+    path = about.folder / "manifest.json"
+    said = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in ("files", "sha256")}
+    path.write_bytes(manifest_of({**said, "format": "scannable-shipped-0"}, about.files))
+    with pytest.raises(ShippedModelError, match=r"manifest\.json is of another format"):
+        shipped("small", tmp_path)
+
+
+def test_nothing_can_be_seen_of_it_before_it_is_whole(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def save(model: Any, folder: Path) -> None:
+        seen.extend(path.name for path in tmp_path.iterdir())
+        save_model(model, folder)
+
+    monkeypatch.setattr("scannable.weights.ship.save_model", save)
+    ship(run, "small", "A small one", tmp_path)
+    assert len(seen) == 1 and seen[0].startswith(".small.")
+
+
+def test_the_command_takes_a_run_a_name_and_a_title(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shipping, "ship", lambda run, name, title: ship(run, name, title, tmp_path))
+    monkeypatch.setattr(sys, "argv", ["ship", str(run), "small", "A small one"])
+    shipping.main()
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'small'}: ")
+    monkeypatch.setattr(sys, "argv", ["ship", str(run), "small"])
+    with pytest.raises(SystemExit, match=r"usage: python -m scannable\.weights\.ship RUN NAME"):
+        shipping.main()
