@@ -340,7 +340,7 @@ def _differences(profile: Profile, use: Setting) -> str:
         f"learned or not after {curriculum.steps:,} steps). How many samples a step has depends on the length it is "
         "at, so the tokens seen differ a little. Transformer-PSM without aids stands here twice: as short as the "
         f"others, and *plain*, with AdamW at {use.plain.optimizer.learning_rate:g} and {use.plain.steps:,} steps in "
-        f"place of {use.recipe.steps:,}, since by itself Agg begins late.\n"
+        f"place of {use.recipe.steps:,}: by itself Agg begins late, if it does.\n"
         f"{help_}"
         "- The plain recipe and what helps were found in thirteen trials of Transformer-PSM on other samples, most of "
         "them stopped early, five judged by the test split of the trials' seed and the last four by its validation "

@@ -48,7 +48,7 @@ class Setting:
     recipe: Recipe[Any, Any]
     """What all models have, but for the model, the learning rate and the optimizer."""
     plain: Recipe[Any, Any]
-    """Of Transformer-PSM without what helps, as it learns best."""
+    """Of Transformer-PSM without what helps: more steps, where it needs them."""
     opponents: Mapping[str, LMConfig]
     """In the order in which they are trained."""
     rates: Mapping[str, tuple[float, ...]]
