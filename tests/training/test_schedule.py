@@ -11,6 +11,7 @@ import scannable as sc
 from scannable.nn.decay import with_decay
 from scannable.nn.head_norm import HeadNorm
 from scannable.training.curriculum import Stage
+from scannable.training.muon import Muon
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer
 from scannable.training.schedule import Together, build_optimizer, learning_rate
 
@@ -72,7 +73,7 @@ def test_two_optimizers_as_one_are_the_two() -> None:
     names = {name for name, parameter in together.named_parameters() if any(parameter is each for each in matrices)}
     parts = dict(apart.named_parameters())
     two = [
-        torch.optim.Muon(
+        Muon(
             [parts[name] for name in parts if name in names],
             lr=0.02,
             weight_decay=0.3,

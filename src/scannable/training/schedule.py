@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from scannable.nn.decay import with_decay
+from scannable.training.muon import Muon
 from scannable.training.recipe import Optimizer
 
 
@@ -45,7 +46,7 @@ def build_optimizer(model: nn.Module, optimizer: Optimizer) -> torch.optim.Optim
         return torch.optim.AdamW(groups, **adamw)
     if not hasattr(torch.optim, "Muon"):
         raise RuntimeError(f"algorithm='muon' needs torch 2.9 or newer, this is {torch.__version__}; take 'adamw'")
-    muon = torch.optim.Muon(
+    muon = Muon(
         matrices,
         lr=optimizer.learning_rate,
         weight_decay=optimizer.weight_decay,
