@@ -109,6 +109,7 @@ def test_what_is_missing_is_trained_and_only_that(tmp_path: Path) -> None:
     assert both["two"].result == json.loads((tmp_path / "runs" / "two" / "result.json").read_text())
     said = lab.console.export_text()
     assert "s5: 1 of 2 runs are there already" in said and "s5: run 1 of 1, two" in said
+    lab.leave_records()
     for name, recipe in TWO.items():
         # What a result was made of lies beside it.
         plain = json.loads((tmp_path / "results" / "configurations" / f"{name}.json").read_text())
@@ -122,7 +123,9 @@ def test_what_is_missing_is_trained_and_only_that(tmp_path: Path) -> None:
 def test_what_is_finished_is_taken_and_what_is_not_is_noted(tmp_path: Path) -> None:
     first = laboratory_in(tmp_path).train({"one": TWO["one"]})
     before = files_of(tmp_path / "runs")
-    (tmp_path / "results" / "configurations" / "older.json").write_text("{}")
+    for folder in ("configurations", "finished"):
+        (tmp_path / "results" / folder).mkdir(parents=True)
+        (tmp_path / "results" / folder / "older.json").write_text("{}")
     for options in ({"only_finished": True}, {"parts": ("other",)}):
         lab = laboratory_in(tmp_path, **options)
         assert not lab.trains("final") and lab.train(TWO, "final") == first
@@ -131,8 +134,9 @@ def test_what_is_finished_is_taken_and_what_is_not_is_noted(tmp_path: Path) -> N
         assert lab.missing == ["two", "sweep-three-0.1", "sweep-three-0.2"]
         assert files_of(tmp_path / "runs") == before
     # What a page is not made of goes, once it is made.
-    lab.drop_other_configurations()
-    assert [path.name for path in (tmp_path / "results" / "configurations").iterdir()] == ["one.json"]
+    lab.leave_records()
+    for folder in ("configurations", "finished"):
+        assert [path.name for path in (tmp_path / "results" / folder).iterdir()] == ["one.json"]
     with pytest.raises(TrainingError, match="holds a run of another configuration"):
         laboratory_in(tmp_path, only_finished=True).train({"one": recipe_of(seed=5)})
     # The part that is asked for is trained.

@@ -81,6 +81,10 @@ SWITCHES: dict[str, tuple[str, str, str]] = {
 def run(lab: Laboratory) -> None:
     """Train what needs training, measure, and leave CSV, figure and page."""
     use = SIZES[lab.profile]
+    if lab.recorded:
+        raise TrainingError(
+            "corrected measures with the weights of its runs, which no record has; leave --recorded out"
+        )
     trained = lab.train(recipes(use, lab.data, lab.tokenizer))
     if lab.missing:
         raise TrainingError(f"{', '.join(lab.missing[:3])} and others are not trained; leave --only-finished out")
@@ -89,6 +93,7 @@ def run(lab: Laboratory) -> None:
     save_rows(rows, lab.results / "corrected.csv")
     save_json(asdict(use), lab.results / "sizes.json")
     save_figure(draw(rows, use), lab.results, "corrected")
+    lab.leave_records()
     save_page(lab.results, "The paper, corrected", *_page(lab, use, rows, trained))
 
 

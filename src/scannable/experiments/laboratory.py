@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
-from scannable.experiments.figure import save_json
 from scannable.experiments.profile import Profile
+from scannable.experiments.record import drop_other_records, has_record, recorded_recipe, restore, save_record
 from scannable.experiments.worker import DIVERGED
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.training.logging import read_metrics
@@ -78,6 +78,8 @@ class Laboratory:
     """The parts of the experiment that are trained; all, unless told. Of the others, what is there is taken."""
     only_finished: bool = False
     """Train nothing, and take what is there."""
+    recorded: bool = False
+    """Take runs whose record lies beside the results as finished."""
     missing: list[str] = field(default_factory=list)
     """Runs that were asked for and are not there, in the order of the questions; a page says which."""
     taken: list[str] = field(default_factory=list)
@@ -95,6 +97,8 @@ class Laboratory:
         A run that diverges ends the experiment, or, if it may, is said and left out. Where only finished runs are
         wanted, those that are not finished are left out and noted as missing.
         """
+        if self.recorded:
+            self._restore(recipes)
         if not self.trains(part):
             return self._finished(recipes)
         for name, recipe in recipes.items():
@@ -156,11 +160,23 @@ class Laboratory:
         """Note runs as missing whose recipe is not known yet: their learning rate has still to be chosen."""
         self.missing.extend(names)
 
-    def drop_other_configurations(self) -> None:
-        """Remove from the results what belongs to runs that this page is not made of."""
-        for path in (self.results / "configurations").glob("*.json"):
-            if path.stem not in self.taken:
-                path.unlink()
+    def leave_records(self) -> None:
+        """Put the records of the runs that the page is made of beside it, and no others."""
+        for name in self.taken:
+            save_record(self.results, name, self.runs / name)
+        drop_other_records(self.results, self.taken)
+
+    def _restore(self, recipes: Mapping[str, Recipe[Any, Any]]) -> None:
+        for name, recipe in recipes.items():
+            folder = self.runs / name
+            if self._begun(name) or not has_record(self.results, name):
+                continue
+            changed = differences(recorded_recipe(self.results, name), to_plain(pinned(recipe, folder)))
+            if changed:
+                about = f"the record of {name} is of another configuration ({'; '.join(changed[:3])}), and is not taken"
+                self.console.print(f"{self.name}: {about}", highlight=False, soft_wrap=True)
+            else:
+                restore(self.results, name, folder)
 
     def _finished(self, recipes: Mapping[str, Recipe[Any, Any]]) -> dict[str, Trained]:
         found: dict[str, Trained] = {}
@@ -174,18 +190,20 @@ class Laboratory:
         return found
 
     def _take(self, name: str, recipe: Recipe[Any, Any], result: dict[str, Any]) -> Trained:
-        # As it was run: with the identity of its text.
-        save_json(to_plain(load_recipe(self.runs / name)), self.results / "configurations" / f"{name}.json")
         self.taken.append(name)
         return Trained(name, recipe, self.runs / name, result)
 
     def _prepare(self, name: str, recipe: Recipe[Any, Any]) -> None:
         folder = self.runs / name
-        if not (folder / "result.json").exists() and not checkpoints.steps(folder / "checkpoints"):
+        if not self._begun(name):
             # Nothing is lost, whatever was meant to be trained here.
             write_config(folder, pinned(recipe, folder))
             return
         self._check_same(name, recipe)
+
+    def _begun(self, name: str) -> bool:
+        folder = self.runs / name
+        return (folder / "result.json").exists() or bool(checkpoints.steps(folder / "checkpoints"))
 
     def _check_same(self, name: str, recipe: Recipe[Any, Any]) -> None:
         """An error, if the run of this name is that of another recipe."""

@@ -52,7 +52,7 @@ def run(lab: Laboratory) -> None:
         save_figure(draw_streams(streams, titles), lab.results, "streams")
     there = {row.model for row in rows if row.part == "final"}
     work = {name: work_per_token(model.config, model.context) for name, model in known.items() if name in there}
-    lab.drop_other_configurations()
+    lab.leave_records()
     write_page(lab, rows, known, work, streams, chosen, common)
 
 

@@ -43,7 +43,7 @@ def run(lab: Laboratory) -> None:
     save_rows(rows, lab.results / "mqar.csv", RunScore)
     save_rows([Held(name, longest, nbytes) for name, nbytes in held.items()], lab.results / "state.csv")
     save_figure(draw(rows, use, held), lab.results, "mqar")
-    lab.drop_other_configurations()
+    lab.leave_records()
     write_page(lab, rows, use, held)
 
 

@@ -1,13 +1,15 @@
 """Fig. "state tracking": products in S5, trained to length 18, tested at lengths far beyond."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 import scannable.training.checkpoint as checkpoints
 from scannable.experiments.choice import choices
-from scannable.experiments.figure import save_figure, save_rows
+from scannable.experiments.figure import save_figure, save_json, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
 from scannable.experiments.long_reading import keep_reading, kept_reading, read_in_pieces
 from scannable.experiments.scores import RunScore, run_scores
@@ -56,14 +58,14 @@ def run(lab: Laboratory) -> None:
     save_rows(rows, lab.results / "s5.csv", RunScore)
     save_figure(draw(rows, use), lab.results, "s5")
     first = psm.get(f"{HELPED}-{use.helped_seeds[0]}")
-    along = [] if first is None else defects(first, lab.device)
+    along = [] if first is None else kept_defects(first, lab.device)
     if along:
         save_rows(along, lab.results / "associativity.csv")
         save_figure(draw_defects(along), lab.results, "associativity")
     far = read_far(lab, use, [*final.values(), *longer.values()])
     if far:
         save_rows(far, lab.results / "reading.csv")
-    lab.drop_other_configurations()
+    lab.leave_records()
     write_page(lab, rows, along, far, use, best)
 
 
@@ -116,6 +118,17 @@ def model_at(run: Trained, step: int, device: str) -> Any:
     model.load_state_dict(checkpoint.model)
     model.load_state_dict(checkpoint.average, strict=False)
     return model.to(device).eval()
+
+
+def kept_defects(run: Trained, device: str) -> list[Defect]:
+    """Along the run; what was measured once is kept with it."""
+    path = run.folder / "defects.json"
+    if not path.is_file():
+        save_json([asdict(row) for row in defects(run, device)], path)
+    try:
+        return [Defect(**plain) for plain in json.loads(path.read_bytes())]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
 
 
 def defects(run: Trained, device: str = "cpu") -> list[Defect]:

@@ -217,10 +217,7 @@ def convolved(
     if short is None:
         return x
     new = cast(Continuation | None, cache)
-    if new is None:
-        past = x.new_zeros(len(x), short.length - 1, x.shape[-1])
-    else:
-        past = new.past(layer * len(CONVOLUTIONS) + point).to(x.dtype)
+    past = None if new is None else new.past(layer * len(CONVOLUTIONS) + point).to(x.dtype)
     y, last = short(x, past, None if new is None else new.counted)
     if new is not None:
         new.carry(layer * len(CONVOLUTIONS) + point, last)

@@ -25,6 +25,7 @@ def reproduce(
     tokenizer: str | None = None,
     parts: tuple[str, ...] | None = None,
     only_finished: bool = False,
+    recorded: bool = False,
 ) -> None:
     """Run an experiment of the paper: table, figure and page.
 
@@ -35,6 +36,7 @@ def reproduce(
         scannable reproduce s5 --profile smoke
         scannable reproduce wikitext --data ~/wikitext-103-raw
         scannable reproduce s5 --only-finished
+        scannable reproduce s5 --recorded --parts opponents
 
     Args:
         experiment: s5 (state tracking), mqar (associative recall), wikitext (language modelling), latency (time per
@@ -53,6 +55,8 @@ def reproduce(
             first, seeds; wikitext: sweep, modern, further, paper, longer, seeds, streams), and make the page of all
             that is there.
         only_finished: train nothing, and make the page of the runs that are finished; it says which are missing.
+        recorded: take runs as finished whose records lie beside the page (configurations/ and finished/ there), as if
+            they had been trained here; so that a long experiment can go on where another machine has stopped.
     """
     chosen, size = named(experiment), profile_named(profile)
     wanted = checked_parts(chosen, parts)
@@ -94,6 +98,7 @@ def reproduce(
                 tokenizer,
                 wanted,
                 only_finished,
+                recorded,
             )
             console.print(f"{name}: {ABOUT[name]} ({size})", highlight=False)
             perform(name, lab)

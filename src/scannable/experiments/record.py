@@ -1,0 +1,79 @@
+"""What stays of a finished run without its weights: what was asked for, and everything that was found.
+
+A run takes megabytes, its record kilobytes: records can be kept beside the page that they make, and an experiment that
+is too long for one machine, or for one day, goes on elsewhere from them.
+
+    RESULTS/configurations/NAME.json    the recipe, as it was run
+    RESULTS/finished/NAME.json          its result, and what was measured with its weights, file by file
+"""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from scannable.experiments.figure import save_json
+from scannable.storage.configuration import to_plain
+from scannable.storage.files import write_whole
+from scannable.training.run_folder import TrainingError, load_recipe
+
+RESULT = "result.json"
+MEASURED = ("reading-*.json", "stream-*.json", "defects.json")
+"""What experiments measure with the weights of a run, and leave in its folder."""
+
+
+def save_record(results: Path, name: str, run: Path) -> None:
+    """Write the record of a run that has ended."""
+    # As it was run: with the identity of its text.
+    save_json(to_plain(load_recipe(run)), _configuration(results, name))
+    paths = [run / RESULT, *sorted(path for pattern in MEASURED for path in run.glob(pattern))]
+    save_json({path.name: json.loads(path.read_bytes()) for path in paths}, _finished(results, name))
+
+
+def has_record(results: Path, name: str) -> bool:
+    return _configuration(results, name).is_file() and _finished(results, name).is_file()
+
+
+def recorded_recipe(results: Path, name: str) -> Any:
+    """The recipe of a record, in plain values."""
+    return _read(_configuration(results, name))
+
+
+def restore(results: Path, name: str, run: Path) -> None:
+    """Make the folder of a run from its record: all that was there but the weights and the course of the training."""
+    found = _read(_finished(results, name))
+    if not isinstance(found, dict) or RESULT not in found:
+        raise TrainingError(f"{_finished(results, name)} is damaged: it has no {RESULT!r}; put it back, or delete it")
+    write_whole(run / "config.json", _text(recorded_recipe(results, name)))
+    # The result last: with it the run is finished.
+    for file in sorted(found, key=lambda file: file == RESULT):
+        if Path(file).name != file or not file.endswith(".json"):
+            raise TrainingError(f"{_finished(results, name)} is damaged: {file!r:.60} is no name of a file of a run")
+        write_whole(run / file, _text(found[file]))
+
+
+def drop_other_records(results: Path, names: Collection[str]) -> None:
+    """Remove the records of runs that a page is not made of."""
+    for folder in (_configuration(results, "x").parent, _finished(results, "x").parent):
+        for path in folder.glob("*.json"):
+            if path.stem not in names:
+                path.unlink()
+
+
+def _configuration(results: Path, name: str) -> Path:
+    return results / "configurations" / f"{name}.json"
+
+
+def _finished(results: Path, name: str) -> Path:
+    return results / "finished" / f"{name}.json"
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise TrainingError(f"{path} is damaged: {error}; put it back, or delete it") from error
+
+
+def _text(plain: Any) -> bytes:
+    return json.dumps(plain, indent=1).encode() + b"\n"
