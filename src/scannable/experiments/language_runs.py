@@ -172,7 +172,7 @@ def plan(lab: Laboratory) -> Plan:
     whole = replace(stdlib(), model=model, task=task)
     rates = (4e-3, 8e-3, 1.6e-2)
     if lab.profile == "laptop":
-        return Plan(whole, rates, 300)
+        return Plan(whole, rates, 200)
     whole = replace(
         whole,
         steps=6,

@@ -46,10 +46,10 @@ def on_the_standard_library(model: M) -> Recipe[M, TextTask]:
     return Recipe(
         model,
         TextTask("stdlib", "bpe", VOCABULARY),
-        steps=1500,
+        steps=1000,
         batch_tokens=2048,
         optimizer=Optimizer(8e-3, weight_decay=0.1, algorithm="muon"),
         curriculum=Curriculum((512,)),
-        evaluation=Evaluation(every=300, samples=64),
-        checkpoint_every=300,
+        evaluation=Evaluation(every=250, samples=64),
+        checkpoint_every=250,
     )
