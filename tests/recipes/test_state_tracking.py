@@ -12,15 +12,14 @@ PLAIN = replace(s5_plain(), steps=9000, checkpoint_every=100)
 ALL = helped(PLAIN)
 
 
-def test_plain_has_nothing_of_its_own_but_steps_and_an_optimizer() -> None:
-    assert s5_plain() == replace(shared(), steps=2 * shared().steps, optimizer=s5_plain().optimizer)
-    assert (shared().optimizer.algorithm, s5_plain().optimizer.algorithm) == ("muon", "adamw")
+def test_plain_is_what_all_models_have() -> None:
+    assert s5_plain() == shared() and not shared().callbacks
 
 
 def test_all_three_are_there() -> None:
     assert s5() == helped(shared())
-    assert ALL.model == replace(PLAIN.model, unit_states=True, state_noise=0.6)
-    assert ALL.callbacks == (AggFromInf(), GrowingStateNoise(over=1.0))
+    assert ALL.model == replace(PLAIN.model, unit_states=True, state_noise=1.0)
+    assert ALL.callbacks == (AggFromInf(), GrowingStateNoise(over=0.5))
     assert (ALL.task, ALL.optimizer, ALL.steps) == (PLAIN.task, PLAIN.optimizer, PLAIN.steps)
 
 
@@ -46,8 +45,8 @@ def test_one_is_left_out_and_nothing_else(aid: Aid) -> None:
         "unit-states": replace(without, model=replace(without.model, unit_states=True)),
         "noise": replace(
             without,
-            model=replace(without.model, state_noise=0.6),
-            callbacks=(*without.callbacks, GrowingStateNoise(over=1.0)),
+            model=replace(without.model, state_noise=1.0),
+            callbacks=(*without.callbacks, GrowingStateNoise(over=0.5)),
         ),
         "agg-from-inf": replace(without, callbacks=(AggFromInf(), *without.callbacks)),
     }

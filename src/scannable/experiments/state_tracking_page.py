@@ -17,7 +17,6 @@ from scannable.experiments.state_tracking_runs import (
     HELPED,
     MAMBA,
     PSM,
-    SHORT,
     TITLES,
     WITHOUT,
     Setting,
@@ -76,7 +75,7 @@ def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
     figure = Figure(figsize=(13, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for i, (name, title) in enumerate(TITLES.items()):
-        line = "-" if name == HELPED else "--" if name in (PSM, SHORT) else "-."
+        line = "-" if name == HELPED else "--" if name == PSM else "-."
         _line(left, error_by_length(rows, name), line, f"C{i}", title)
     _line(right, error_by_length(rows, HELPED), "-", "C0", TITLES[HELPED])
     for i, (aid, title) in enumerate(AIDS.items()):
@@ -228,9 +227,7 @@ def _far(far: Sequence[ReadFar]) -> list[str]:
 
 
 def _ablation(rows: Sequence[RunScore]) -> list[str]:
-    # Where plain has more steps than the others, it is its shorter run that can be compared.
-    none = SHORT if any(row.model == SHORT for row in rows) else PSM
-    titles = {HELPED: "all three aids"} | {WITHOUT[aid]: title for aid, title in AIDS.items()} | {none: "none"}
+    titles = {HELPED: "all three aids"} | {WITHOUT[aid]: title for aid, title in AIDS.items()} | {PSM: "none"}
     head, with_all = _errors(rows, titles, "final")
     _, without = _errors(rows, titles, "ablation")
     if not without:
@@ -321,7 +318,7 @@ def _differences(profile: Profile, use: Setting) -> str:
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
-        f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the run "
+        f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over its first half "
         "(`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to be helped.\n"
     )
     if profile == "paper":
@@ -338,9 +335,7 @@ def _differences(profile: Profile, use: Setting) -> str:
         "- All models have the same task, steps, schedule, average of the weights and rules of the curriculum (lengths "
         f"{', '.join(map(str, curriculum.lengths))}; on when the validation error is below {curriculum.below[0]:.0%}, "
         f"learned or not after {curriculum.steps:,} steps). How many samples a step has depends on the length it is "
-        "at, so the tokens seen differ a little. Transformer-PSM without aids stands here twice: as short as the "
-        f"others, and *plain*, with AdamW at {use.plain.optimizer.learning_rate:g} and {use.plain.steps:,} steps in "
-        f"place of {use.recipe.steps:,}: by itself Agg begins late, if it does.\n"
+        "at, so the tokens seen differ a little.\n"
         f"{help_}"
         "- The plain recipe and what helps were found in thirteen trials of Transformer-PSM on other samples, most of "
         "them stopped early, five judged by the test split of the trials' seed and the last four by its validation "

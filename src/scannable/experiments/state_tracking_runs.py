@@ -16,17 +16,16 @@ from scannable.models.layer_options import (
 from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.seeds import for_trials, with_seed
-from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, s5_plain, shared
+from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, shared
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
-HELPED, PSM, SHORT = "psm-helped", "psm-plain", "psm-plain-short"
+HELPED, PSM = "psm-helped", "psm-plain"
 GPT2, WITHOUT_POSITIONS, MAMBA = "gpt2", "gpt2-no-positions", "mamba"
 LSTM, DELTA_PRODUCT, DELTA_NET, RWKV7 = "lstm", "deltaproduct", "deltanet", "rwkv7"
 TITLES = {
     HELPED: "Transformer-PSM, helped",
     PSM: "Transformer-PSM, plain",
-    SHORT: "Transformer-PSM, plain, as short as the others",
     LSTM: "LSTM",
     DELTA_PRODUCT: "DeltaProduct, 4 reflections a token",
     DELTA_NET: "DeltaNet, negative eigenvalues",
@@ -47,8 +46,6 @@ class Setting:
 
     recipe: Recipe[Any, Any]
     """What all models have, but for the model, the learning rate and the optimizer."""
-    plain: Recipe[Any, Any]
-    """Of Transformer-PSM without what helps: more steps, where it needs them."""
     opponents: Mapping[str, LMConfig]
     """In the order in which they are trained."""
     rates: Mapping[str, tuple[float, ...]]
@@ -71,9 +68,7 @@ class Setting:
 
 def setting(profile: Profile) -> Setting:
     """What each profile trains."""
-    laptop = shared(), s5_plain()
-    pairs = {"smoke": map(smoke, laptop), "laptop": laptop, "paper": (paper(), paper())}
-    recipe, plain = map(for_trials, pairs[profile])
+    recipe = for_trials(paper() if profile == "paper" else smoke() if profile == "smoke" else shared())
     opponents = paper_opponents() if profile == "paper" else small_opponents(recipe)
     attention, others = ((3e-5, 1e-4, 3e-4), (1e-4, 3e-4, 1e-3)) if profile == "paper" else (
         (3e-4, 1e-3, 3e-3),
@@ -82,10 +77,9 @@ def setting(profile: Profile) -> Setting:
     smoky = profile == "smoke"
     return Setting(
         recipe,
-        plain,
         opponents,
         {name: attention if name in (GPT2, WITHOUT_POSITIONS) else others for name in opponents},
-        sweep_steps=4 if smoky else 1000 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
+        sweep_steps=4 if smoky else 600 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
         helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
         plain_seeds=(0,) if smoky else (0, 1, 2),
         further_seeds=(0,) if smoky else (0, 1, 2),
@@ -97,8 +91,9 @@ def setting(profile: Profile) -> Setting:
     )
 
 
-def smoke(whole: Recipe[TransformerPSMConfig, GroupTask]) -> Recipe[TransformerPSMConfig, GroupTask]:
+def smoke() -> Recipe[TransformerPSMConfig, GroupTask]:
     """The laptop's, smaller still."""
+    whole = shared()
     return replace(
         whole,
         model=replace(whole.model, width=16),
@@ -204,17 +199,9 @@ def opponent(use: Setting, name: str, chosen: Chosen) -> Recipe[Any, Any]:
 
 
 def psm_recipes(use: Setting) -> dict[str, Recipe[Any, Any]]:
-    """Transformer-PSM, helped and plain: seeds in turn, so that early pages have some of both."""
-    made: dict[str, Recipe[Any, Any]] = {}
-    for seed in sorted({*use.helped_seeds, *use.plain_seeds}):
-        if seed in use.helped_seeds:
-            made[f"{HELPED}-{seed}"] = with_seed(helped(use.recipe), seed)
-        if seed in use.plain_seeds:
-            made[f"{PSM}-{seed}"] = with_seed(use.plain, seed)
-    if use.plain != use.recipe:
-        seed = use.plain_seeds[0]
-        made[f"{SHORT}-{seed}"] = with_seed(use.recipe, seed)
-    return made
+    """Transformer-PSM, helped and plain."""
+    many = {f"{HELPED}-{seed}": with_seed(helped(use.recipe), seed) for seed in use.helped_seeds}
+    return many | {f"{PSM}-{seed}": with_seed(use.recipe, seed) for seed in use.plain_seeds}
 
 
 def ablations(use: Setting) -> dict[str, Recipe[Any, Any]]:
