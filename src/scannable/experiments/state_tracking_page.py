@@ -318,8 +318,9 @@ def _differences(profile: Profile, use: Setting) -> str:
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
-        f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over its first half "
-        "(`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to be helped.\n"
+        f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the "
+        "first half of the run (`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to "
+        "be helped.\n"
     )
     if profile == "paper":
         return (
