@@ -12,6 +12,7 @@ from scannable.nn.short_convolution import ShortConvolution, last_inputs, sum_of
 def given(n: int, length: int = 4, dtype: torch.dtype = torch.float64) -> tuple[ShortConvolution, Tensor, Tensor]:
     torch.manual_seed(n)
     short = ShortConvolution(5, length, bias=True).to(dtype)
+    assert short.bias is not None
     torch.nn.init.normal_(short.bias)
     x, past = (torch.randn(3, m, 5, dtype=dtype, requires_grad=True) for m in (n, length - 1))
     return short, x, past

@@ -205,13 +205,13 @@ def recipe_of(common: Plan, profile: Profile, model: Model, algorithm: str | Non
 
 
 def swept(common: Plan, profile: Profile) -> dict[str, Callable[[float], Recipe[Any, Any]]]:
-    """The models whose learning rate is chosen, in short runs; where Muon is not known to be better, AdamW too."""
+    """The models whose learning rate is chosen, in short runs; Mamba, which others train with AdamW, with both."""
     short = replace(common, whole=replace(common.whole, steps=common.sweep_steps))
     known = models(profile, common.whole.task.vocab_size)
     made: dict[str, Callable[[float], Recipe[Any, Any]]] = {}
     for name in dict.fromkeys(model.rate_of for model in known.values()):
         made[name] = recipe_of(short, profile, known[name])
-        if name in (MAMBA, HYBRID) and profile != "paper":
+        if name == MAMBA and profile != "paper":
             made[f"{name}-{ADAMW}"] = recipe_of(short, profile, known[name], ADAMW)
     return made
 

@@ -18,6 +18,7 @@ from scannable.storage.files import write_whole
 from scannable.training.run_folder import TrainingError, load_recipe
 
 RESULT = "result.json"
+POSITIONS = "error_by_position"
 MEASURED = ("reading-*.json", "stream-*.json", "defects.json")
 """What experiments measure with the weights of a run, and leave in its folder."""
 
@@ -26,8 +27,16 @@ def save_record(results: Path, name: str, run: Path) -> None:
     """Write the record of a run that has ended."""
     # As it was run: with the identity of its text.
     save_json(to_plain(load_recipe(run)), _configuration(results, name))
-    paths = [run / RESULT, *sorted(path for pattern in MEASURED for path in run.glob(pattern))]
-    save_json({path.name: json.loads(path.read_bytes()) for path in paths}, _finished(results, name))
+    found = {RESULT: without_positions(_read(run / RESULT))}
+    for path in sorted(path for pattern in MEASURED for path in run.glob(pattern)):
+        found[path.name] = _read(path)
+    save_json(found, _finished(results, name))
+
+
+def without_positions(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without the error at every single position, which would be most of a record, and no page shows."""
+    scores = [{key: value for key, value in score.items() if key != POSITIONS} for score in result["test"]]
+    return {**result, "test": scores}
 
 
 def has_record(results: Path, name: str) -> bool:
