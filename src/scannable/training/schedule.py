@@ -44,8 +44,6 @@ def build_optimizer(model: nn.Module, optimizer: Optimizer) -> torch.optim.Optim
     adamw = {"lr": optimizer.learning_rate, "betas": optimizer.betas, "fused": True}
     if not matrices:
         return torch.optim.AdamW(groups, **adamw)
-    if not hasattr(torch.optim, "Muon"):
-        raise RuntimeError(f"algorithm='muon' needs torch 2.9 or newer, this is {torch.__version__}; take 'adamw'")
     muon = Muon(
         matrices,
         lr=optimizer.learning_rate,
