@@ -31,7 +31,7 @@ def run(lab: Laboratory) -> None:
     """Sweep the learning rates, train every model on the same tokens, score every token of the test split."""
     use, common = SIZES[lab.profile], plan(lab)
     known = models(lab.profile, common.whole.task.vocab_size)
-    tried = lab.sweep(swept(common, lab.profile), common.rates, "sweep")
+    tried = lab.sweep(*swept(common, lab.profile), "sweep")
     chosen = choices(tried)
     first, others = use.seeds[:1], use.seeds[1:]
     trained: dict[str, Trained] = {}

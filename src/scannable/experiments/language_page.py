@@ -22,6 +22,7 @@ from scannable.experiments.language_runs import (
     Plan,
     longer_name,
     psm_name,
+    swept,
 )
 from scannable.experiments.scores import RunScore, Spread, sweep_table
 
@@ -157,7 +158,7 @@ def write_page(
         *_streams(streams, titles, use),
         "## What differs from the paper",
         _differences(lab, use, known, common),
-        *_sweeps(rows, known, chosen, common),
+        *_sweeps(lab, rows, known, chosen, common),
     )
 
 
@@ -269,13 +270,17 @@ def _differences(lab: Laboratory, use: Sizes, known: Mapping[str, Model], common
 
 
 def _sweeps(
-    rows: Sequence[RunScore], known: Mapping[str, Model], chosen: Mapping[str, Chosen], common: Plan
+    lab: Laboratory,
+    rows: Sequence[RunScore],
+    known: Mapping[str, Model],
+    chosen: Mapping[str, Chosen],
+    common: Plan,
 ) -> list[str]:
     titles = {
         name: f"{model.title}, the paper's blocks" if model.family == "paper" else model.title
         for name, model in known.items()
     }
-    lines = sweep_table(rows, swept_titles(titles), common.rates, taken(chosen))
+    lines = sweep_table(rows, swept_titles(titles), swept(common, lab.profile)[1], taken(chosen))
     if not lines:
         return []
     return [

@@ -149,6 +149,7 @@ class Plan:
 
     whole: Recipe[Any, Any]
     rates: tuple[float, ...]
+    """Of AdamW; with Muon twice as much is tried as well."""
     sweep_steps: int
 
 
@@ -204,8 +205,12 @@ def recipe_of(common: Plan, profile: Profile, model: Model, algorithm: str | Non
     return at
 
 
-def swept(common: Plan, profile: Profile) -> dict[str, Callable[[float], Recipe[Any, Any]]]:
-    """The models whose learning rate is chosen, in short runs; Mamba, which others train with AdamW, with both."""
+def swept(
+    common: Plan, profile: Profile
+) -> tuple[dict[str, Callable[[float], Recipe[Any, Any]]], dict[str, tuple[float, ...]]]:
+    """The models whose learning rate is chosen, in short runs, and the rates; Mamba, which others train with AdamW, has
+    both optimizers.
+    """
     short = replace(common, whole=replace(common.whole, steps=common.sweep_steps))
     known = models(profile, common.whole.task.vocab_size)
     made: dict[str, Callable[[float], Recipe[Any, Any]]] = {}
@@ -213,7 +218,9 @@ def swept(common: Plan, profile: Profile) -> dict[str, Callable[[float], Recipe[
         made[name] = recipe_of(short, profile, known[name])
         if name == MAMBA and profile != "paper":
             made[f"{name}-{ADAMW}"] = recipe_of(short, profile, known[name], ADAMW)
-    return made
+    more = (*common.rates, 2 * common.rates[-1])
+    algorithms = {name: make(more[0]).optimizer.algorithm for name, make in made.items()}
+    return made, {name: common.rates if algorithm == ADAMW else more for name, algorithm in algorithms.items()}
 
 
 def final_recipes(
