@@ -54,6 +54,7 @@ ANSWERED: list[tuple[list[str], int, str]] = [
     (["reproduce", "s55"], 1, "there is no experiment 's55'"),
     (["reproduce", "s5", "--profile", "smok"], 1, "there is no profile 'smok'"),
     (["reproduce", "s5", "--workers", "0"], 1, "workers=0 must be above 0"),
+    (["reproduce", "latency", "--recorded"], 1, "latency has no runs that records stand for; leave --recorded out"),
     (["reproduce", "all", "--data", "nowhere"], 1, "nowhere' is neither a file nor a folder"),
 ]
 

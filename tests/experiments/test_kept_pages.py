@@ -101,6 +101,9 @@ class MadeUp(Laboratory):
     def trains(self, part: str) -> bool:
         return False
 
+    def has_weights(self, run: Trained) -> bool:
+        return True
+
     def left(self) -> dict[str, Any]:
         """All of it."""
         recipes = told_apart(self.recipes)

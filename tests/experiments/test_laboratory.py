@@ -124,7 +124,6 @@ def test_what_is_finished_is_taken_and_what_is_not_is_noted(tmp_path: Path) -> N
     first = laboratory_in(tmp_path).train({"one": TWO["one"]})
     before = files_of(tmp_path / "runs")
     for folder in ("configurations", "finished"):
-        (tmp_path / "results" / folder).mkdir(parents=True)
         (tmp_path / "results" / folder / "older.json").write_text("{}")
     for options in ({"only_finished": True}, {"parts": ("other",)}):
         lab = laboratory_in(tmp_path, **options)
@@ -133,10 +132,12 @@ def test_what_is_finished_is_taken_and_what_is_not_is_noted(tmp_path: Path) -> N
         assert lab.sweep({"three": lambda rate: TWO["two"]}, (0.1, 0.2), "final") == {}
         assert lab.missing == ["two", "sweep-three-0.1", "sweep-three-0.2"]
         assert files_of(tmp_path / "runs") == before
-    # What a page is not made of goes, once it is made.
-    lab.leave_records()
-    for folder in ("configurations", "finished"):
-        assert [path.name for path in (tmp_path / "results" / folder).iterdir()] == ["one.json"]
+    # What a page is not made of goes, once it is whole.
+    for lab, left in ((lab, {"one.json", "older.json"}), (laboratory_in(tmp_path, only_finished=True), {"one.json"})):
+        lab.train({"one": TWO["one"]})
+        lab.leave_records()
+        for folder in ("configurations", "finished"):
+            assert {path.name for path in (tmp_path / "results" / folder).iterdir()} == left
     with pytest.raises(TrainingError, match="holds a run of another configuration"):
         laboratory_in(tmp_path, only_finished=True).train({"one": recipe_of(seed=5)})
     # The part that is asked for is trained.

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,59 @@ def test_a_record_of_another_recipe_is_told_and_not_taken(trained: Path) -> None
     assert f"the record of {first} is of another configuration (seed" in said and "is not taken" in said
 
 
+def test_options_that_are_newer_than_a_record_have_their_defaults(trained: Path) -> None:
+    name = next(iter(RECIPES))
+    path = trained / "results" / "configurations" / f"{name}.json"
+    plain = json.loads(path.read_text())
+    del plain["ema"], plain["optimizer"]["algorithm"]
+    path.write_text(json.dumps(plain))
+    lab = lab_in(trained, "elsewhere", recorded=True, only_finished=True)
+    assert list(lab.train({name: RECIPES[name]})) == [name]
+    plain["nonsense"] = 1
+    path.write_text(json.dumps(plain))
+    lab = lab_in(trained, "another", recorded=True, only_finished=True)
+    assert lab.train({name: RECIPES[name]}) == {} and "nonsense" in lab.console.export_text()
+
+
+def test_no_record_goes_while_a_page_lacks_runs(trained: Path) -> None:
+    first, second = RECIPES
+    kept = trained / "results" / "finished" / f"{first}.json"
+    lab = lab_in(trained, "elsewhere", only_finished=True)
+    lab.train(RECIPES)
+    lab.leave_records()
+    assert kept.exists()
+    lab = lab_in(trained, "elsewhere")
+    lab.train({second: RECIPES[second]})
+    lab.leave_records()
+    assert not kept.exists() and has_record(trained / "results", second)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_run_is_recorded_as_it_ends(tmp_path: Path, workers: int) -> None:
+    lab = lab_in(tmp_path, workers=workers)
+    lab.train(RECIPES)
+    # Before anything else is done.
+    assert all(has_record(tmp_path / "results", name) for name in RECIPES)
+
+
+def test_a_run_that_diverges_is_known_to_elsewhere_too(tmp_path: Path) -> None:
+    name = next(iter(RECIPES))
+
+    def at(rate: float) -> Recipe[Any, Any]:
+        recipe = RECIPES[name]
+        return replace(recipe, steps=20, optimizer=replace(recipe.optimizer, learning_rate=rate, warmup=0, clip=0.0))
+
+    found = lab_in(tmp_path).sweep({"model": at}, (1e-3, 1e30))
+    assert list(found["model"]) == [1e-3]
+    lab = lab_in(tmp_path, "elsewhere", recorded=True)
+    assert list(lab.sweep({"model": at}, (1e-3, 1e30))["model"]) == [1e-3]
+    assert "run 1 of" not in lab.console.export_text() and not lab.missing
+    lab = lab_in(tmp_path, "another", recorded=True, only_finished=True)
+    assert list(lab.sweep({"model": at}, (1e-3, 1e30))["model"]) == [1e-3] and not lab.missing
+    lab.leave_records()
+    assert has_record(tmp_path / "results", "sweep-model-1e+30")
+
+
 def test_damaged_records_are_told_by_name(trained: Path, tmp_path: Path) -> None:
     name, results = next(iter(RECIPES)), trained / "results"
     path = results / "finished" / f"{name}.json"
@@ -98,8 +152,11 @@ def test_damaged_records_are_told_by_name(trained: Path, tmp_path: Path) -> None
         (whole[:20], "is damaged"),
         ("[]", "has no 'result.json'"),
         ("{}", "has no 'result.json'"),
-        (json.dumps({"result.json": {}, "../x.json": {}}), "is no name of a file of a run"),
-        (json.dumps({"result.json": {}, "x.py": {}}), "is no name of a file of a run"),
+        (json.dumps({"result.json": {}, "reading-/../../x.json": {}}), "is no file of a run"),
+        (json.dumps({"result.json": {}, "x.py": {}}), "is no file of a run"),
+        (json.dumps({"result.json": {}, "config.json": {}}), "is no file of a run"),
+        (json.dumps({"result.json": {}}), "its result has no 'best'"),
+        ("[" * 100_000, "is damaged"),
     ):
         path.write_text(content)
         with pytest.raises(TrainingError, match=reason) as error:

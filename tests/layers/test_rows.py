@@ -159,6 +159,34 @@ def test_under_autocast_the_state_stays_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", zoo.LAYERS)
+def test_a_stream_goes_on_under_autocast_and_after_it(name: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    layer = zoo.LAYERS[name](16, 2)
+    x = torch.randn(2, 12, 16)
+    state, parts = layer.initial_state(2), list[Tensor]()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            for piece in x[:, :9].split([5, 1, 3], 1):
+                y, state = layer.extend(piece, state)
+                parts.append(y.float())
+        y, state = layer.extend(x[:, 9:], state)
+        truth = layer(x)
+    found = torch.cat([*parts, y], 1)
+    assert state.positions == (12, 12)
+    assert float((found - truth).pow(2).mean().sqrt() / truth.pow(2).mean().sqrt()) < 0.05
+
+
+@pytest.mark.parametrize("name", zoo.LAYERS)
+def test_what_a_stream_carries_is_its_own(name: str) -> None:
+    layer = layer_of(name)
+    x = torch.randn(2, 9, 16)
+    _, state = layer.extend(x, layer.initial_state(2))
+    before = [leaf.detach().clone() for leaf in leaves(state)]
+    x.zero_()
+    assert all(torch.equal(leaf, old) for leaf, old in zip(leaves(state), before, strict=True))
+
+
+@pytest.mark.parametrize("name", zoo.LAYERS)
 def test_nothing_positions_give_nothing(name: str) -> None:
     layer = layer_of(name)
     state = layer.initial_state(2)

@@ -60,7 +60,30 @@ def test_inputs_of_lower_precision_get_gradients_of_their_own() -> None:
 
 def test_it_can_be_differentiated_twice() -> None:
     short, x, past = given(6)
-    assert torch.autograd.gradgradcheck(lambda a, b: short(a, b, None)[0], (x, past))
+
+    def of(a: Tensor, b: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        values = {"weight": weight, "bias": bias}
+        return torch.func.functional_call(short, values, (a, b, None))[0]
+
+    inputs = (x, past, *short.parameters())
+    assert torch.autograd.gradcheck(of, inputs) and torch.autograd.gradgradcheck(of, inputs)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # a loop over the batch, inside torch
+def test_functions_of_torch_pass_through() -> None:
+    short, x, past = given(6)
+    x, past = x.detach(), past.detach()
+    of = torch.func.grad(lambda a: short(a[None], past[:1], None)[0].sin().sum())
+    each = torch.func.vmap(of)(x)
+    torch.testing.assert_close(each, torch.stack([of(row) for row in x]))
+
+
+def test_what_is_carried_has_the_precision_it_had() -> None:
+    short, _, _ = given(1, dtype=torch.float32)
+    past = torch.zeros(2, 3, 5)
+    for n in (1, 2, 3, 9):
+        _, carried = short(torch.randn(2, n, 5, dtype=torch.bfloat16), past, None)
+        assert carried.dtype == torch.float32
 
 
 def test_pieces_are_the_whole() -> None:

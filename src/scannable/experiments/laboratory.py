@@ -16,9 +16,18 @@ from typing import Any
 from rich.console import Console
 
 import scannable.training.checkpoint as checkpoints
+from scannable.experiments.figure import save_json
 from scannable.experiments.profile import Profile
-from scannable.experiments.record import drop_other_records, has_record, recorded_recipe, restore, save_record
-from scannable.experiments.worker import DIVERGED
+from scannable.experiments.record import (
+    DIVERGED,
+    FOUND,
+    drop_other_records,
+    has_record,
+    recorded_recipe,
+    restore,
+    save_record,
+)
+from scannable.experiments.worker import DIVERGED as HAS_DIVERGED
 from scannable.storage.configuration import ConfigurationError, to_plain
 from scannable.training.logging import read_metrics
 from scannable.training.loop import DivergedError, Interrupted, Run
@@ -28,9 +37,6 @@ from scannable.training.signals import signals
 
 EVERY = 60.0
 """Seconds between two lines about what is being trained."""
-
-FOUND = ("best", "parameters", "steps", "test", "tokens")
-"""What a result has to hold."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Laboratory:
     missing: list[str] = field(default_factory=list)
     """Runs that were asked for and are not there, in the order of the questions; a page says which."""
     taken: list[str] = field(default_factory=list)
-    """Those that are."""
+    """Those that are there, and those that are known to diverge."""
 
     def trains(self, part: str) -> bool:
         """Whether runs of this part of the experiment are trained here."""
@@ -103,10 +109,10 @@ class Laboratory:
             return self._finished(recipes)
         for name, recipe in recipes.items():
             self._prepare(name, recipe)
-        todo = [name for name in recipes if self._result(name) is None]
+        diverged = {name for name in recipes if may_diverge and self._has_diverged(name)}
+        todo = [name for name in recipes if name not in diverged and self._result(name) is None]
         if len(recipes) > len(todo):
             self.console.print(f"{self.name}: {len(recipes) - len(todo)} of {len(recipes)} runs are there already")
-        diverged: set[str] = set()
         if self.workers == 1:
             for number, name in enumerate(todo, 1):
                 self.console.print(f"{self.name}: run {number} of {len(todo)}, {name}", highlight=False)
@@ -117,15 +123,18 @@ class Laboratory:
                     if not may_diverge:
                         raise
                     diverged.add(name)
+                    self._note_divergence(name)
                     self.console.print(f"{self.name}: {name} has diverged; {error}", highlight=False, soft_wrap=True)
+                self._record(name)
                 if run.asked_to_stop:
                     # The signal came too late for this run to stop; it is meant for all of them.
                     raise Interrupted(f"{name} has come to its end", run.asked_to_stop)
         else:
-            diverged = self._train_in_processes(todo, may_diverge)
+            diverged |= self._train_in_processes(todo, may_diverge)
         trained: dict[str, Trained] = {}
         for name, recipe in recipes.items():
             if name in diverged:
+                self.taken.append(name)
                 continue
             result = self._result(name)
             if result is None:
@@ -161,17 +170,38 @@ class Laboratory:
         self.missing.extend(names)
 
     def leave_records(self) -> None:
-        """Put the records of the runs that the page is made of beside it, and no others."""
+        """Put the records of the runs that the page is made of beside it, with all that was measured by now.
+
+        Others go once a page is whole. Until then they may be all that is left of a run that this page could not take.
+        """
         for name in self.taken:
-            save_record(self.results, name, self.runs / name)
-        drop_other_records(self.results, self.taken)
+            self._record(name)
+        if not self.missing:
+            drop_other_records(self.results, self.taken)
+
+    def has_weights(self, run: Trained) -> bool:
+        """Whether something can be measured with a run: not, where only its record is here."""
+        return bool(checkpoints.steps(run.folder / "checkpoints"))
+
+    def _record(self, name: str) -> None:
+        save_record(self.results, name, self.runs / name)
+
+    def _note_divergence(self, name: str) -> None:
+        save_json({"steps": self._step(name)}, self.runs / name / DIVERGED)
+
+    def _has_diverged(self, name: str) -> bool:
+        return (self.runs / name / DIVERGED).exists()
 
     def _restore(self, recipes: Mapping[str, Recipe[Any, Any]]) -> None:
         for name, recipe in recipes.items():
             folder = self.runs / name
             if self._begun(name) or not has_record(self.results, name):
                 continue
-            changed = differences(recorded_recipe(self.results, name), to_plain(pinned(recipe, folder)))
+            try:
+                recorded = to_plain(recorded_recipe(self.results, name))
+                changed = differences(recorded, to_plain(pinned(recipe, folder)))
+            except ConfigurationError as error:
+                changed = [str(error)]
             if changed:
                 about = f"the record of {name} is of another configuration ({'; '.join(changed[:3])}), and is not taken"
                 self.console.print(f"{self.name}: {about}", highlight=False, soft_wrap=True)
@@ -183,7 +213,7 @@ class Laboratory:
         for name, recipe in recipes.items():
             result = self._result(name)
             if result is None:
-                self.missing.append(name)
+                (self.taken if self._has_diverged(name) else self.missing).append(name)
                 continue
             self._check_same(name, recipe)
             found[name] = self._take(name, recipe, result)
@@ -203,7 +233,8 @@ class Laboratory:
 
     def _begun(self, name: str) -> bool:
         folder = self.runs / name
-        return (folder / "result.json").exists() or bool(checkpoints.steps(folder / "checkpoints"))
+        ended = (folder / "result.json").exists() or self._has_diverged(name)
+        return ended or bool(checkpoints.steps(folder / "checkpoints"))
 
     def _check_same(self, name: str, recipe: Recipe[Any, Any]) -> None:
         """An error, if the run of this name is that of another recipe."""
@@ -256,11 +287,14 @@ class Laboratory:
                         left = f"{len(waiting) + len(working)} of {len(todo)} left"
                         if self._result(name) is not None:
                             outcome = "is done"
+                            self._record(name)
                         elif process.returncode == 0 or (stopping and process.returncode < 0):
                             outcome, stopping = "has stopped", True
-                        elif process.returncode == DIVERGED and may_diverge:
+                        elif process.returncode == HAS_DIVERGED and may_diverge:
                             outcome = f"has diverged, see {self.runs / name / 'log.txt'}"
                             diverged.add(name)
+                            self._note_divergence(name)
+                            self._record(name)
                         else:
                             outcome, stopping = "failed", True
                             failed.append(self._failure(name, process.returncode))

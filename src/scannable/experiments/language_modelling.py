@@ -76,7 +76,7 @@ def read_streams(lab: Laboratory, known: Mapping[str, Model], trained: Mapping[s
             continue
         found = streamed_text.kept(one.folder, use.stream)
         if found is None:
-            if not lab.trains("streams"):
+            if not lab.trains("streams") or not lab.has_weights(one):
                 lab.without([f"{one.name} as a stream"])
                 continue
             lab.console.print(f"{lab.name}: {one.name} reads streams of {use.stream:,} tokens", highlight=False)

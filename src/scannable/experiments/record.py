@@ -9,25 +9,33 @@ is too long for one machine, or for one day, goes on elsewhere from them.
 
 import json
 from collections.abc import Collection
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from scannable.experiments.figure import save_json
-from scannable.storage.configuration import to_plain
+from scannable.storage.configuration import from_plain, to_plain
 from scannable.storage.files import write_whole
+from scannable.training.recipe import Recipe
 from scannable.training.run_folder import TrainingError, load_recipe
 
-RESULT = "result.json"
-POSITIONS = "error_by_position"
+RESULT, DIVERGED = "result.json", "diverged.json"
+"""What a run leaves at its end; one of them is in every record."""
+FOUND = ("best", "parameters", "steps", "test", "tokens")
+"""What a result has to hold."""
 MEASURED = ("reading-*.json", "stream-*.json", "defects.json")
 """What experiments measure with the weights of a run, and leave in its folder."""
+POSITIONS = "error_by_position"
 
 
 def save_record(results: Path, name: str, run: Path) -> None:
     """Write the record of a run that has ended."""
     # As it was run: with the identity of its text.
     save_json(to_plain(load_recipe(run)), _configuration(results, name))
-    found = {RESULT: without_positions(_read(run / RESULT))}
+    if (run / RESULT).exists():
+        found = {RESULT: without_positions(_read(run / RESULT))}
+    else:
+        found = {DIVERGED: _read(run / DIVERGED)}
     for path in sorted(path for pattern in MEASURED for path in run.glob(pattern)):
         found[path.name] = _read(path)
     save_json(found, _finished(results, name))
@@ -43,21 +51,27 @@ def has_record(results: Path, name: str) -> bool:
     return _configuration(results, name).is_file() and _finished(results, name).is_file()
 
 
-def recorded_recipe(results: Path, name: str) -> Any:
-    """The recipe of a record, in plain values."""
-    return _read(_configuration(results, name))
+def recorded_recipe(results: Path, name: str) -> Recipe[Any, Any]:
+    """The recipe of a record; options that are newer than it have their defaults."""
+    path = _configuration(results, name)
+    return from_plain(_read(path), Recipe, str(path))
 
 
 def restore(results: Path, name: str, run: Path) -> None:
     """Make the folder of a run from its record: all that was there but the weights and the course of the training."""
-    found = _read(_finished(results, name))
-    if not isinstance(found, dict) or RESULT not in found:
-        raise TrainingError(f"{_finished(results, name)} is damaged: it has no {RESULT!r}; put it back, or delete it")
-    write_whole(run / "config.json", _text(recorded_recipe(results, name)))
+    path = _finished(results, name)
+    found = _read(path)
+    if not isinstance(found, dict) or not {RESULT, DIVERGED} & set(found):
+        raise TrainingError(f"{path} is damaged: it has no {RESULT!r}; put it back, or delete it")
+    for file in found:
+        if not any(fnmatch(file, pattern) for pattern in (RESULT, DIVERGED, *MEASURED)) or Path(file).name != file:
+            raise TrainingError(f"{path} is damaged: {file!r:.60} is no file of a run; put it back, or delete it")
+    lacking = [key for key in FOUND if RESULT in found and key not in found[RESULT]]
+    if lacking:
+        raise TrainingError(f"{path} is damaged: its result has no {lacking[0]!r}; put it back, or delete it")
+    write_whole(run / "config.json", _text(to_plain(recorded_recipe(results, name))))
     # The result last: with it the run is finished.
-    for file in sorted(found, key=lambda file: file == RESULT):
-        if Path(file).name != file or not file.endswith(".json"):
-            raise TrainingError(f"{_finished(results, name)} is damaged: {file!r:.60} is no name of a file of a run")
+    for file in sorted(found, key=lambda file: file in (RESULT, DIVERGED)):
         write_whole(run / file, _text(found[file]))
 
 
@@ -80,7 +94,7 @@ def _finished(results: Path, name: str) -> Path:
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TrainingError(f"{path} is damaged: {error}; put it back, or delete it") from error
 
 

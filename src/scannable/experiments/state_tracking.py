@@ -27,6 +27,7 @@ from scannable.experiments.state_tracking_runs import (
     setting,
     swept,
 )
+from scannable.recipes.seeds import unseen
 from scannable.spd import associativity_defect
 from scannable.storage.model_file import build_model
 from scannable.training.evaluation import evaluate
@@ -58,7 +59,7 @@ def run(lab: Laboratory) -> None:
     save_rows(rows, lab.results / "s5.csv", RunScore)
     save_figure(draw(rows, use), lab.results, "s5")
     first = psm.get(f"{HELPED}-{use.helped_seeds[0]}")
-    along = [] if first is None else kept_defects(first, lab.device)
+    along = [] if first is None else kept_defects(lab, first)
     if along:
         save_rows(along, lab.results / "associativity.csv")
         save_figure(draw_defects(along), lab.results, "associativity")
@@ -89,12 +90,12 @@ def read_far(lab: Laboratory, use: Setting, runs: Sequence[Trained]) -> list[Rea
         for length, count in (usual, *(further if first else ())):
             reading = kept_reading(run.folder, length, count)
             if reading is None:
-                if not lab.trains("reading"):
+                if not lab.trains("reading") or not lab.has_weights(run):
                     lab.without([f"{run.name} at {length:,} tokens"])
                     continue
                 lab.console.print(f"{lab.name}: {run.name} reads {count} x {length:,} tokens", highlight=False)
                 model: Any = load_trained(run.folder, device=lab.device).model
-                reading = read_in_pieces(model, run.recipe.task, length, count)
+                reading = read_in_pieces(model, unseen(run.recipe.task), length, count)
                 keep_reading(run.folder, reading)
             rows.append(
                 ReadFar(
@@ -120,11 +121,14 @@ def model_at(run: Trained, step: int, device: str) -> Any:
     return model.to(device).eval()
 
 
-def kept_defects(run: Trained, device: str) -> list[Defect]:
+def kept_defects(lab: Laboratory, run: Trained) -> list[Defect]:
     """Along the run; what was measured once is kept with it."""
     path = run.folder / "defects.json"
     if not path.is_file():
-        save_json([asdict(row) for row in defects(run, device)], path)
+        if not lab.has_weights(run):
+            lab.without([f"{run.name} along its training"])
+            return []
+        save_json([asdict(row) for row in defects(run, lab.device)], path)
     try:
         return [Defect(**plain) for plain in json.loads(path.read_bytes())]
     except (ValueError, TypeError) as error:

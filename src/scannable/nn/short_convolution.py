@@ -29,7 +29,9 @@ class ShortConvolution(nn.Module):
             window = behind(past, x, before)
             return sum_of_products(window, weight, self.bias), last_inputs(window, before, keep)
         y = _ShiftedProducts.apply(x, past, weight.contiguous())
-        carried = x[:, n - before :] if n >= before else behind(past, x, before)[:, n:]
+        # A copy, in the precision of what was carried until now.
+        tail = x[:, max(0, n - before) :]
+        carried = behind(past, tail, before)[:, tail.shape[1] :]
         return (y if self.bias is None else y + self.bias), carried
 
 
@@ -58,15 +60,20 @@ class _ShiftedProducts(torch.autograd.Function):
     and added to the others.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, past: Tensor | None, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, past, weight)
+    def forward(x: Tensor, past: Tensor | None, weight: Tensor) -> Tensor:
         y = x * weight[-1]
         for lag, own, old in _shifts(x, weight):
             y[:, lag:].addcmul_(x[:, :own], weight[-1 - lag])
             if past is not None:
                 y[:, :old].addcmul_(past[:, past.shape[1] - lag :][:, :old], weight[-1 - lag])
         return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

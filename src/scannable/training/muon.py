@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` with the same state, whose step on a CPU takes float32.
+    """`torch.optim.Muon` with the same state, whose step on a CPU is in float32, or in float64 for such matrices.
 
     Torch goes over to bfloat16, which is made for GPUs: a CPU without instructions for it multiplies such matrices an
     order of magnitude more slowly than in float32. Elsewhere the step is torch's own.
@@ -39,13 +39,14 @@ class Muon(torch.optim.Muon):
             alike.setdefault(parameter.shape, []).append((parameter, towards))
         for shape, moved in alike.items():
             towards = torch.stack([towards for _, towards in moved])
+            towards = towards if towards.dtype == torch.float64 else towards.float()
             updates = orthogonalised(towards, group["ns_coefficients"], group["ns_steps"], group["eps"])
             for (parameter, _), update in zip(moved, updates, strict=True):
                 parameter.mul_(1 - rate * group["weight_decay"])
-                parameter.add_(update, alpha=-rate * size(shape, group["adjust_lr_fn"]))
+                parameter.add_(update, alpha=-rate * rate_factor(shape, group["adjust_lr_fn"]))
 
 
-def size(shape: torch.Size, adjust: str | None) -> float:
+def rate_factor(shape: torch.Size, adjust: str | None) -> float:
     """What the learning rate is multiplied by, for a matrix of this shape."""
     rows, columns = shape
     return 0.2 * max(rows, columns) ** 0.5 if adjust == "match_rms_adamw" else max(1.0, rows / columns) ** 0.5

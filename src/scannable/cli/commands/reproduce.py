@@ -10,7 +10,8 @@ import tyro
 from tyro.conf import Positional
 
 from scannable.experiments.profile import profile_named
-from scannable.experiments.reproduce import ABOUT, checked_parts, named, perform
+from scannable.experiments.reproduce import ABOUT, PARTS, checked_parts, named, perform
+from scannable.storage.configuration import ConfigurationError
 from scannable.training.recipe import positive
 
 
@@ -43,7 +44,7 @@ def reproduce(
             token), spd (complexity classes), space (bytes kept for backward), corrected (what each
             departure from the paper is worth), or all of them.
         profile: smoke takes seconds and shows that it works; laptop takes minutes to hours on two CPU cores, and
-            about eight for s5; paper is the paper's size, for a GPU.
+            about six for s5; paper is the paper's size, for a GPU.
         out: folder of the results; those of laptop go to NAME/ in it, others to NAME/PROFILE/.
         runs: folder of the training runs.
         workers: runs to train at once, each in a process of its own; by default as many as there are cores, at most 2.
@@ -60,6 +61,9 @@ def reproduce(
     """
     chosen, size = named(experiment), profile_named(profile)
     wanted = checked_parts(chosen, parts)
+    with_records = [name for name in chosen if name in PARTS]
+    if recorded and not with_records:
+        raise ConfigurationError(f"{experiment} has no runs that records stand for; leave --recorded out")
     if workers is None:
         workers = 1 if size == "smoke" or device != "cpu" else min(2, os.cpu_count() or 1)
     positive("workers", workers)
@@ -98,7 +102,7 @@ def reproduce(
                 tokenizer,
                 wanted,
                 only_finished,
-                recorded,
+                recorded and name in with_records,
             )
             console.print(f"{name}: {ABOUT[name]} ({size})", highlight=False)
             perform(name, lab)
