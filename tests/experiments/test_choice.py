@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from scannable.experiments.choice import Chosen, choices, swept_titles, taken
+from scannable.experiments.choice import Chosen, at_the_edge, choices, swept_titles, taken
 from scannable.experiments.laboratory import Trained
 from scannable.recipes import demo
 
@@ -36,3 +36,11 @@ def test_the_longest_length_counts_before_the_loss_and_adamw_where_it_is_better(
 
 def test_a_model_with_adamw_is_called_so() -> None:
     assert swept_titles({"gpt": "GPT-2"}) == {"gpt": "GPT-2", "gpt-adamw": "GPT-2, AdamW"}
+
+
+def test_rates_at_the_edge_of_what_was_tried_are_told() -> None:
+    rates = {"gpt": (1e-3, 3e-3, 1e-2), "gpt-adamw": (1e-3, 3e-3), "lstm": (1e-3, 3e-3, 1e-2)}
+    titles = swept_titles({"gpt": "GPT-2", "lstm": "LSTM"})
+    assert at_the_edge({"gpt": Chosen(3e-3)}, rates, titles) == []
+    (said,) = at_the_edge({"gpt": Chosen(1e-3, "adamw"), "lstm": Chosen(1e-2)}, rates, titles)
+    assert said.endswith("better still: GPT-2, AdamW (0.001, the least); LSTM (0.01, the greatest).")

@@ -1,6 +1,6 @@
 """With which learning rate and optimizer a model is trained to the end: what a sweep of short runs took."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scannable.experiments.laboratory import Trained
@@ -38,3 +38,18 @@ def swept_titles(titles: Mapping[str, str]) -> dict[str, str]:
 def taken(chosen: Mapping[str, Chosen]) -> set[tuple[str, float]]:
     """What was taken as the names of runs in a sweep have it."""
     return {(f"{name}-{ADAMW}" if one.algorithm else name, one.rate) for name, one in chosen.items()}
+
+
+def at_the_edge(
+    chosen: Mapping[str, Chosen], rates: Mapping[str, Sequence[float]], titles: Mapping[str, str]
+) -> list[str]:
+    """A sentence that says which rates were taken although none beyond them was tried; nothing, if there are none."""
+    found: list[str] = []
+    for name, one in chosen.items():
+        label = f"{name}-{ADAMW}" if one.algorithm else name
+        for edge, which in ((max(rates[label]), "greatest"), (min(rates[label]), "least")):
+            if one.rate == edge:
+                found.append(f"{titles[label]} ({one.rate:g}, the {which})")
+    if not found:
+        return []
+    return [f"Taken at the edge of what was tried, so that something beyond may be better still: {'; '.join(found)}."]

@@ -8,7 +8,7 @@ from math import exp
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scannable.experiments.choice import Chosen, swept_titles, taken
+from scannable.experiments.choice import Chosen, at_the_edge, swept_titles, taken
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes
@@ -280,7 +280,8 @@ def _sweeps(
         name: f"{model.title}, the paper's blocks" if model.family == "paper" else model.title
         for name, model in known.items()
     }
-    lines = sweep_table(rows, swept_titles(titles), swept(common, lab.profile)[1], taken(chosen))
+    titles, (_, rates) = swept_titles(titles), swept(common, lab.profile)
+    lines = sweep_table(rows, titles, rates, taken(chosen))
     if not lines:
         return []
     return [
@@ -288,4 +289,5 @@ def _sweeps(
         f"Runs of {common.sweep_steps:,} steps with the same recipe; the lowest validation loss was taken. All chunk "
         "lengths of a family use the learning rate of the one that was swept, and so do their variants.",
         table(["model", "learning rate", "length", "validation loss"], lines),
+        *at_the_edge(chosen, rates, titles),
     ]

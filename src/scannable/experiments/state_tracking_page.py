@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scannable.experiments.choice import Chosen, swept_titles, taken
+from scannable.experiments.choice import Chosen, at_the_edge, swept_titles, taken
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
@@ -303,7 +303,8 @@ def _associativity(along: Sequence[Defect]) -> list[str]:
 
 
 def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) -> list[str]:
-    lines = sweep_table(rows, swept_titles(TITLES), swept(use)[1], taken(best))
+    titles, (_, rates) = swept_titles(TITLES), swept(use)
+    lines = sweep_table(rows, titles, rates, taken(best))
     if not lines:
         return []
     return [
@@ -311,6 +312,7 @@ def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) 
         f"Runs of {use.sweep_steps:,} steps with the same recipe, on samples of another seed; the one that reached the "
         "longest length, then the lowest validation loss, was trained to the end.",
         table(["model", "learning rate", "reached length", "validation loss there"], lines),
+        *at_the_edge(best, rates, titles),
     ]
 
 
