@@ -4,7 +4,7 @@ import csv
 import re
 from math import exp
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import pytest
 
@@ -29,15 +29,16 @@ def test_it_can_be_read_in_one_go() -> None:
 # What the README says was measured.
 
 
-def rows(experiment: str) -> list[dict[str, str]]:
+def rows(experiment: str, folder: str | None = None) -> list[dict[str, str]]:
     """Of the committed table; of runs, those of the figure."""
-    with (RESULTS / experiment / f"{experiment}.csv").open() as file:
+    with (RESULTS / (folder or experiment) / f"{experiment}.csv").open() as file:
         return [row for row in csv.DictReader(file) if row.get("part", "final") == "final"]
 
 
-def in_s5(model: str, length: int) -> str:
-    (error,) = [float(r["error"]) for r in rows("s5") if (r["model"], r["length"]) == (model, str(length))]
-    return f"{100 * error:.2f}"
+def in_s5(model: str, length: int, folder: str = "s5_earlier") -> str:
+    """The mean over seeds."""
+    found = [float(r["error"]) for r in rows("s5", folder) if (r["model"], r["length"]) == (model, str(length))]
+    return f"{100 * fmean(found):.2f}"
 
 
 def in_recall(model: str) -> tuple[str, str]:
@@ -48,8 +49,7 @@ def in_recall(model: str) -> tuple[str, str]:
 
 
 def in_text(model: str) -> str:
-    (loss,) = [float(r["loss"]) for r in rows("wikitext") if r["model"] == model]
-    return f"{exp(loss):.4f}"
+    return f"{fmean(exp(float(r['loss'])) for r in rows('wikitext') if r['model'] == model):.4f}"
 
 
 def in_latency(model: str) -> tuple[str, str, str]:
@@ -64,14 +64,20 @@ def test_the_table_of_results_is_what_was_measured() -> None:
     recall = [in_recall(model) for model in ("psm-large", "full", "mamba")]
     latency = [in_latency(model) for model in ("Transformer-PSM", "GPT-2, KV cache in place", "Mamba (ours)")]
     assert found == [
-        [in_s5(model, 4096) for model in ("psm-helped", "gpt2", "mamba")],
+        [in_s5("psm-helped", 4096, "s5"), *(in_s5(model, 4096) for model in ("gpt2", "mamba"))],
         [in_s5(model, 4096) for model in ("psm-plain", "gpt2", "mamba")],
         [worst for _, worst in recall],
         [in_text(model) for model in ("psm-128", "gpt2", "mamba")],
         *map(list, zip(*latency, strict=True)),
     ]
     # "The baselines did not learn even length 18": no better than a few in ten.
-    assert all(float(in_s5(model, 18)) > 50 for model in ("gpt2", "mamba")) and in_s5("psm-helped", 18) == "0.00"
+    assert all(float(in_s5(model, 18)) > 50 for model in ("gpt2", "mamba"))
+    # "Four seeds of four made no error to 4,096 tokens."
+    assert len([r for r in rows("s5", "s5") if (r["model"], r["length"]) == ("psm-helped", "4096")]) == 4
+    with (RESULTS / "s5" / "reading.csv").open() as file:
+        read = list(csv.DictReader(file))
+    assert {r["errors"] for r in read} == {"0"} and [r["length"] for r in read].count("1000000") == 4
+    assert all(r["error"] == "0.0" for r in rows("s5", "s5"))
     assert f"one seed of three ended at an error of {in_recall('psm-small')[1]}%" in (ROOT / "README.md").read_text()
 
 
@@ -82,7 +88,6 @@ def test_the_numbers_side_by_side_are_those_of_the_pages() -> None:
     assert len(numbers) >= 40
     for number in numbers:
         assert re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d.])", pages), number
-    assert "4.92 M" in pages
 
 
 def benchmark(name: str) -> list[list[str]]:
