@@ -133,9 +133,10 @@ def test_what_is_finished_is_taken_and_what_is_not_is_noted(tmp_path: Path) -> N
         assert lab.missing == ["two", "sweep-three-0.1", "sweep-three-0.2"]
         assert files_of(tmp_path / "runs") == before
     # What a page is not made of goes, once it is whole.
-    for lab, left in ((lab, {"one.json", "older.json"}), (laboratory_in(tmp_path, only_finished=True), {"one.json"})):
-        lab.train({"one": TWO["one"]})
-        lab.leave_records()
+    whole = laboratory_in(tmp_path, only_finished=True)
+    for each, left in ((lab, {"one.json", "older.json"}), (whole, {"one.json"})):
+        each.train({"one": TWO["one"]})
+        each.leave_records()
         for folder in ("configurations", "finished"):
             assert {path.name for path in (tmp_path / "results" / folder).iterdir()} == left
     with pytest.raises(TrainingError, match="holds a run of another configuration"):
