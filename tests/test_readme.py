@@ -49,7 +49,7 @@ def in_recall(model: str) -> tuple[str, str]:
 
 
 def in_text(model: str) -> str:
-    return f"{fmean(exp(float(r['loss'])) for r in rows('wikitext') if r['model'] == model):.4f}"
+    return f"{fmean(exp(float(r['loss'])) for r in rows('wikitext') if r['model'] == model):.3f}"
 
 
 def in_latency(model: str) -> tuple[str, str, str]:
@@ -67,7 +67,8 @@ def test_the_table_of_results_is_what_was_measured() -> None:
         [in_s5("psm-helped", 4096, "s5"), *(in_s5(model, 4096) for model in ("gpt2", "mamba"))],
         [in_s5(model, 4096) for model in ("psm-plain", "gpt2", "mamba")],
         [worst for _, worst in recall],
-        [in_text(model) for model in ("psm-128", "gpt2", "mamba")],
+        [in_text(model) for model in ("psm-256", "gpt", "mamba")],
+        [in_text(model) for model in ("hybrid", "gpt", "mamba")],
         *map(list, zip(*latency, strict=True)),
     ]
     # "The baselines did not learn even length 18": no better than a few in ten.
@@ -84,7 +85,7 @@ def test_the_table_of_results_is_what_was_measured() -> None:
 def test_the_numbers_side_by_side_are_those_of_the_pages() -> None:
     section = (RESULTS / "README.md").read_text().partition("\n## Experiments\n")[2].partition("\n## ")[0]
     pages = " ".join(path.read_text() for path in RESULTS.glob("*/README.md"))
-    numbers = set(re.findall(r"(?<![\d.,])\d+\.\d+(?![\d.])", section)) - {"4.9"}
+    numbers = set(re.findall(r"(?<![\d.,])\d+\.\d+(?![\d.])", section))
     assert len(numbers) >= 40
     for number in numbers:
         assert re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d.])", pages), number
