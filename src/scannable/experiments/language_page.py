@@ -71,6 +71,9 @@ def draw(rows: Sequence[RunScore], use: Sizes, titles: Mapping[str, str]) -> Fig
         axes.set(xlabel="chunk length c (tokens)", ylabel="test perplexity per token")
         powers(axes, use.chunks)
         tidy(axes)
+        if not axes.has_data():
+            axes.text(0.5, 0.5, "no runs yet", color="grey", ha="center", transform=axes.transAxes)
+            axes.set(xlim=(use.chunks[0], use.chunks[-1]), yticks=[])
     return figure
 
 
@@ -114,10 +117,10 @@ def draw_streams(parts: Sequence[StreamedPart], titles: Mapping[str, str]) -> Fi
         axes.plot(middles, [exp(part.loss) for part in mine], line, marker=".", color=f"C{i}", label=titles[name])
     for length in sorted({part.trained_at for part in parts}):
         axes.axvline(length, color="grey", linewidth=1, linestyle=":")
-        axes.text(length * 1.02, 0.98, f"trained at {length:,}", color="grey", fontsize=8, va="top",
+        axes.text(length * 1.02, 0.02, f"trained at {length:,}", color="grey", fontsize=8, va="bottom",
                   transform=axes.get_xaxis_transform())  # fmt: skip
-    axes.set(xlabel="position in the stream (tokens)", ylabel="perplexity per token", yscale="log")
-    axes.set_xscale("log", base=2)
+    axes.set(xlabel="position in the stream (tokens)", ylabel="perplexity per token", ylim=(0, None))
+    powers(axes, sorted({part.end for part in parts}))
     tidy(axes)
     return figure
 
