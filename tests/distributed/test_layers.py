@@ -27,6 +27,8 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("attention", {"window": 7}, (0, 3, 4, 20, 37)),
     ("attention", {"window": 7, "convolution": 3, "qk_norm": True}, (0, 1, 9, 37)),
     ("attention", {"convolution": 4}, (0, 2, 2, 9, 37)),
+    ("convolved_mlp", {}, (0, 2, 2, 9, 37)),
+    ("convolved_mlp", {"activation": "swiglu", "convolution": 3}, (0, 1, 20, 37)),
     ("psm", CHUNKS, (0, 4, 24, 37)),
     ("psm", {**CHUNKS, "recent": 2, "checkpoint": True}, (0, 4, 12, 12, 37)),
     ("psm", {**CHUNKS, "recent": 1, "prefix": "memory", "literal_identity": True}, (0, 0, 20, 37)),
@@ -51,7 +53,7 @@ def test_a_layer_over_ranks_is_the_layer(name: str, choices: dict[str, Any], bou
         assert rank["forward"] == found[0]["forward"], "all ranks exchange alike"
         assert len(rank["backward"]) == len(rank["forward"])
     gathers = found[0]["forward"].count("all-gather")
-    assert gathers == (2 if name == "mlstm" else 0 if choices.get("window") else 1)
+    assert gathers == (2 if name == "mlstm" else 0 if choices.get("window") or name == "convolved_mlp" else 1)
 
 
 PSM = sc.TransformerPSMConfig(vocab_size=11, width=8, heads=2, chunk_length=4, agg_layers=1, inf_layers=1)

@@ -21,6 +21,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, SMALL.get(name, {})) for name in LAYERS},
     "attention, window": ("attention", {"window": 5}),
     "attention, convolution": ("attention", {"convolution": 3, "qk_norm": True}),
+    "convolved_mlp, swiglu": ("convolved_mlp", {"activation": "swiglu", "convolution": 3, "bias": False}),
     "deltaproduct, gated": ("deltaproduct", {"gated": True}),
     "gla, sizes": ("gla", {"key_size": 3, "value_size": 5, "eps": 1e-2}),
     "deltanet, sizes": ("deltanet", {"key_size": 3, "value_size": 5, "convolution": 1, "eps": 1e-2}),

@@ -42,6 +42,7 @@ DECAYING = {
     "gated_rnn": "gates.weight",
     "log_linear": "query_key_value.weight step_size.weight level_weight.weight out.weight",
     "attention": "attention.query.weight attention.key_value.weight attention.out.weight",
+    "convolved_mlp": "into.weight out.weight convolution.weight inner_convolution.weight",
     "lstm": "cell.weight_ih_l0 cell.weight_hh_l0",
 }
 BLOCK = ("attention.query", "attention.key_value", "attention.out", "mlp_in", "mlp_out")

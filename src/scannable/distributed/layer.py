@@ -7,11 +7,13 @@ from torch import Tensor, nn
 
 from scannable.distributed.affine import affine_over_ranks
 from scannable.distributed.attention import attention_over_ranks
+from scannable.distributed.convolved_mlp import convolved_mlp_over_ranks
 from scannable.distributed.messages import Group
 from scannable.distributed.psm import psm_over_ranks
 from scannable.distributed.split import Split
 from scannable.layers.affine.layer import AffineLayer
 from scannable.layers.attention import Attention
+from scannable.layers.convolved_mlp import ConvolvedMLP
 from scannable.layers.layer import SequenceLayer
 from scannable.layers.psm import PSMLayer
 
@@ -19,6 +21,8 @@ REASONS = {
     "LSTM": "its gates look at the output before, so a rank would wait for all ranks before it",
     "LogLinearAttention": "every position reads the roots of the counter themselves, and they are not exchanged yet",
 }
+
+KNOWN = PSMLayer | AffineLayer | Attention | ConvolvedMLP
 
 
 def layer_over_ranks(layer: SequenceLayer, x: Any, split: Split, group: Group) -> Tensor:
@@ -29,6 +33,8 @@ def layer_over_ranks(layer: SequenceLayer, x: Any, split: Split, group: Group) -
         return affine_over_ranks(layer, x, split, group)
     if isinstance(layer, Attention):
         return attention_over_ranks(layer, x, split, group)
+    if isinstance(layer, ConvolvedMLP):
+        return convolved_mlp_over_ranks(layer, x, split, group)
     raise refusal(layer)
 
 
@@ -42,7 +48,7 @@ def refusal(layer: nn.Module) -> ValueError:
 def check_layers(model: nn.Module) -> None:
     """Refuse a model with a layer that cannot go over a split sequence."""
     for module in model.modules():
-        if isinstance(module, SequenceLayer) and not isinstance(module, PSMLayer | AffineLayer | Attention):
+        if isinstance(module, SequenceLayer) and not isinstance(module, KNOWN):
             raise refusal(module)
 
 

@@ -212,8 +212,7 @@ def _findings(rows: Sequence[RunScore], use: Sizes, family: Family, reference: s
         if against:
             said.append(
                 f"At c = {use.chunks[-1]} it is {means[-1] / against.mean - 1:+.2%} from full attention's (the "
-                f"paper's: {PAPER[psm_name(256, 'paper')] / PAPER[PAPER_GPT2] - 1:+.2%})"
-                + (", whose blocks have fewer convolutions here (below)." if family == "modern" else ".")
+                f"paper's: {PAPER[psm_name(256, 'paper')] / PAPER[PAPER_GPT2] - 1:+.2%})."
             )
     hybrid = perplexity(rows, HYBRID)
     if family == "modern" and hybrid:
@@ -262,11 +261,9 @@ def _differences(lab: Laboratory, use: Sizes, known: Mapping[str, Model], common
         f"- Small models on a CPU: width {use.width}, {use.layers} layers, of which Transformer-PSM has one in Agg; "
         f"{passes:.2g} times the tokens of the training text.\n"
         "- Two families. The first has rotary positions, RMSNorm, normed queries and keys and short convolutions of "
-        "four tokens, and Muon as optimizer. **Its convolutions are not alike**: a block of Transformer-PSM has them "
-        "before attention, of queries, of keys and values, before the MLP and inside it; one of attention has the "
-        "first three. So how far Transformer-PSM is from attention there shows both, chunks and convolutions. The "
-        "second family, whose blocks are alike, has the paper's learned positions (which start as sinusoids), "
-        "LayerNorm and AdamW. Mamba was swept with both optimizers, and has the one that the sweep took.\n"
+        "four tokens, and Muon as optimizer; the second the paper's learned positions (which start as sinusoids), "
+        "LayerNorm and AdamW. In each, attention and Transformer-PSM have the same blocks. Mamba was swept with both "
+        "optimizers, and has the one that the sweep took.\n"
         "- Every token is scored; the paper's code leaves out the first token of each chunk.\n"
         f"- As in the paper a window of {use.context} has {chunks} chunks of {use.chunks[-1]}: the second one's prefix "
         "is the first chunk itself, so that Agg takes no part, and this Transformer-PSM is attention with one layer "

@@ -8,7 +8,7 @@ from scannable.experiments.choice import ADAMW, Chosen
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import LONGER, SIZES, Sizes, text_task
 from scannable.experiments.profile import Profile
-from scannable.models.layer_options import AttentionOptions, PSMOptions
+from scannable.models.layer_options import AttentionOptions, ConvolvedMLPOptions, PSMOptions
 from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.language_modelling import BLOCKS, stdlib
@@ -58,7 +58,10 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
     psm = TransformerPSMConfig(vocab_size, d, h, agg_layers=1, inf_layers=use.layers - 1, tie_weights=True, **BLOCKS)
     middle = psm_name(use.middle)
     small, second = use.chunks[0], use.chunks[1]
-    attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=BLOCKS["convolution"])
+    short = BLOCKS["convolution"]
+    # Both together are a block of Transformer-PSM: what differs is the chunks.
+    attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=short, with_mlp=False)
+    mlp = ConvolvedMLPOptions(convolution=short)
     layer = PSMOptions(chunk_length=second, agg_layers=1, inf_layers=1, prefix="memory", **BLOCKS)
     third = max(1, use.mamba_layers // 3)
 
@@ -72,7 +75,7 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
         return model(f"Transformer-PSM, c = {length}", replace(psm, chunk_length=length), middle)
 
     found = {psm_name(c): chunks(c) for c in use.chunks}
-    found[GPT] = model(f"GPT, context {n}", stack(*(attention,) * use.layers), GPT)
+    found[GPT] = model(f"GPT, context {n}", stack(*(attention, mlp) * use.layers), GPT)
     found[HYBRID] = model(
         f"hybrid: Mamba x {third}, PSM with c = {second}, Mamba x {third}",
         stack(*("mamba",) * third, layer, *("mamba",) * third),

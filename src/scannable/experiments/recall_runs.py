@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from scannable.experiments.laboratory import at_rate
 from scannable.experiments.profile import Profile
-from scannable.models.layer_options import AttentionOptions, LayerOptions, Mamba2Options
+from scannable.models.layer_options import AttentionOptions, ConvolvedMLPOptions, LayerOptions, Mamba2Options
 from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.recall import BLOCKS, mqar
@@ -119,17 +119,20 @@ def small_families(
 ) -> dict[str, Family]:  # fmt: skip
     """Two layers each, one head, answers that share their vectors with tokens."""
     vocabulary, width = recipe.model.vocab_size, recipe.model.width
-    attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=BLOCKS["convolution"])
+    short = BLOCKS["convolution"]
+    # With this MLP a block is one of Transformer-PSM.
+    attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=short, with_mlp=False)
+    mlp = ConvolvedMLPOptions(convolution=short)
     slow, fast = (1e-3, 2e-3, 4e-3), (2e-3, 4e-3, 8e-3)
 
-    def stack(layer: str | LayerOptions, width: int) -> LMConfig:
-        return LMConfig(vocabulary, (layer,) * 2, width, heads=1, tie_weights=True)
+    def stack(width: int, *layers: str | LayerOptions) -> LMConfig:
+        return LMConfig(vocabulary, layers * 2, width, heads=1, tie_weights=True)
 
     found = psm_families(recipe.model, chunks, slow)
     found["attention"] = Family(
         "full attention",
         "attention",
-        {f"attention-{d}": stack(attention, d) for d in full},
+        {f"attention-{d}": stack(d, attention, mlp) for d in full},
         {f"attention-{d}": f"width {d}" for d in full},
         f"attention-{full[-1]}",
         slow,
@@ -137,7 +140,7 @@ def small_families(
     found["window"] = Family(
         "sliding window",
         "attention",
-        {f"window-{n}": stack(replace(attention, window=n), width) for n in windows},
+        {f"window-{n}": stack(width, replace(attention, window=n), mlp) for n in windows},
         {f"window-{n}": f"window {n}" for n in windows},
         f"window-{windows[-1]}",
         slow,
@@ -155,7 +158,7 @@ def small_families(
         found[name] = Family(
             title,
             "recurrent",
-            {names[d]: stack(layer, d) for d in widths},
+            {names[d]: stack(d, layer) for d in widths},
             {names[d]: f"width {d}" for d in widths},
             names[widths[len(widths) // 2]],
             fast,

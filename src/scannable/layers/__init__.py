@@ -1,5 +1,5 @@
-"""Sequence layers: the rows of Table 1 in its order, those that the paper's text and appendix name, an LSTM and
-attention.
+"""Sequence layers: the rows of Table 1 in its order, those that the paper's text and appendix name, an LSTM,
+attention, and the MLP that goes with it where blocks have short convolutions.
 
 A layer is imported when it is first asked for: a configuration may name one without waiting for torch.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scannable.layers.attention import Attention
+    from scannable.layers.convolved_mlp import ConvolvedMLP
     from scannable.layers.deltanet import DeltaNet
     from scannable.layers.deltaproduct import DeltaProduct
     from scannable.layers.gated_deltanet import GatedDeltaNet
@@ -39,6 +40,7 @@ __all__ = [
     "S4",
     "S6",
     "Attention",
+    "ConvolvedMLP",
     "DeltaNet",
     "DeltaProduct",
     "DenseLTI",
@@ -73,6 +75,7 @@ _CLASSES = {
     "log_linear": "LogLinearAttention",
     "lstm": "LSTM",
     "attention": "Attention",
+    "convolved_mlp": "ConvolvedMLP",
     "psm": "TransformerPSMLayer",
 }
 """Each layer's class."""

@@ -1,4 +1,4 @@
-"""Layers whose state is a fixed number of tensors: every affine row, and the LSTM."""
+"""Layers whose state is a fixed number of tensors: every affine row, the LSTM, and the MLP with convolutions."""
 
 from abc import abstractmethod
 from collections.abc import Mapping

@@ -264,6 +264,21 @@ class AttentionOptions(LayerOptions):
 
 @configurable
 @dataclass(frozen=True, kw_only=True)
+class ConvolvedMLPOptions(LayerOptions):
+    """Of `scannable.zoo.ConvolvedMLP`."""
+
+    layer: ClassVar[str] = "convolved_mlp"
+
+    activation: Literal["gelu", "swiglu", "relu2"] = "gelu"
+    """SwiGLU has as many parameters as the others."""
+    convolution: int = 4
+    """Positions of the short convolutions before the MLP and inside it."""
+    bias: bool = True
+    """Of the projections."""
+
+
+@configurable
+@dataclass(frozen=True, kw_only=True)
 class PSMOptions(PSMChoices, LayerOptions):
     """Of `scannable.TransformerPSMLayer`."""
 

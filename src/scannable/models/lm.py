@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from scannable.layers import LAYERS
 from scannable.layers.affine.recurrence import Mode
 from scannable.layers.attention import Attention
+from scannable.layers.convolved_mlp import ConvolvedMLP
 from scannable.layers.layer import SequenceLayer
 from scannable.layers.state import State, advanced
 from scannable.models.base import CausalModel, check_logits_to_keep, last
@@ -25,6 +26,7 @@ from scannable.models.lm_state import LMState
 from scannable.models.tokens import checked_tokens
 from scannable.nn.decay import undecayed
 from scannable.nn.head import TiedHead
+from scannable.nn.mlp import activated
 from scannable.nn.positions import starting_positions
 from scannable.nn.projection import projection
 from scannable.scan.documents import documents_of
@@ -75,11 +77,7 @@ class MLP(nn.Module):
         self.out = projection(inner, config.width, bias=config.mlp_bias)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        y = self.into(x)
-        if self.kind == "swiglu":
-            gate, y = y.chunk(2, -1)
-            return self.out(functional.silu(gate) * y)
-        return self.out(functional.gelu(y, approximate="tanh") if self.kind == "gelu" else functional.relu(y).square())
+        return self.out(activated(self.into(x), self.kind))
 
 
 def norm(config: LMConfig) -> nn.Module:
@@ -140,7 +138,7 @@ class LM(CausalModel[LMState]):
         """GPT-2's start, of what GPT-2 has."""
         parts: list[nn.Module] = [self.head]
         for block in self._blocks():
-            parts += [part for part in (block.mixer, block.mlp) if isinstance(part, Attention | MLP)]
+            parts += [part for part in (block.mixer, block.mlp) if isinstance(part, Attention | ConvolvedMLP | MLP)]
         for linear in (module for part in parts for module in part.modules() if isinstance(module, nn.Linear)):
             nn.init.normal_(linear.weight, std=std)
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from scannable.nn.block_config import BlockConfig, check_rotary
 from scannable.nn.cache import Continuation
 from scannable.nn.decay import undecayed
+from scannable.nn.mlp import activated
 from scannable.nn.rotary import Rotation, rotate
 from scannable.nn.short_convolution import ShortConvolution
 
@@ -167,7 +168,7 @@ class Block(nn.Module):
         y = (x if kept == n else x[:, n - kept :]) + self._dropped(gathered)
         normed = convolved(self.mlp_convolution, self.mlp_norm(y), cache, layer, 3)
         inner = convolved(self.inner_convolution, self.mlp_in(normed), cache, layer, 4)
-        return y + self._dropped(self.mlp_out(self.activated(inner)))
+        return y + self._dropped(self.mlp_out(activated(inner, self.mlp)))
 
     def keys_and_values(self, memory: Float[Tensor, "b p d"], rotation: Rotation | None) -> tuple[Tensor, Tensor]:
         """Those of positions that are not carried through the layers."""
@@ -179,15 +180,6 @@ class Block(nn.Module):
         inside = self.attention.query_convolution, self.attention.key_value_convolution
         every = (self.attention_convolution, *inside, self.mlp_convolution, self.inner_convolution)
         return [one for one in every if one is not None]
-
-    def activated(self, inner: Float[Tensor, "b m e"]) -> Float[Tensor, "b m i"]:
-        """Between the two maps of the MLP."""
-        if self.mlp == "gelu":
-            return F.gelu(inner, approximate="tanh")
-        if self.mlp == "relu2":
-            return F.relu(inner).square()
-        gate, value = inner.chunk(2, -1)
-        return F.silu(gate) * value
 
     def _dropped(self, x: Tensor) -> Tensor:
         return self.dropout(x) if self.dropout.training else x

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from scannable.nn.block import Attention, Block
 from scannable.nn.cache import Continuation
+from scannable.nn.mlp import activated
 from scannable.nn.rotary import Rotation, rotate
 
 
@@ -51,7 +52,7 @@ def decode(
     gathered = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     y = x + apply_linear(inside["out"], gathered.reshape(b, 1, d))
     inner = apply_linear(parts["mlp_in"], apply_norm(parts["mlp_norm"], y))
-    return y + apply_linear(parts["mlp_out"], block.activated(inner))
+    return y + apply_linear(parts["mlp_out"], activated(inner, block.mlp))
 
 
 def apply_linear(module: Any, x: Tensor) -> Tensor:

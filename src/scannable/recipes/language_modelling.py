@@ -25,13 +25,13 @@ def stdlib() -> Recipe[TransformerPSMConfig, TextTask]:
     model = TransformerPSMConfig(
         VOCABULARY, WIDTH, HEADS, chunk_length=128, agg_layers=1, inf_layers=5, tie_weights=True, **BLOCKS
     )
-    return on_the_standard_library(model)
+    return on_the_standard_library(model, 3.2e-2)
 
 
 @recipe
 def stdlib_mamba() -> Recipe[LMConfig, TextTask]:
     """The same with a Mamba of about as many parameters."""
-    return on_the_standard_library(LMConfig(VOCABULARY, ("mamba",) * 9, WIDTH, HEADS, tie_weights=True))
+    return on_the_standard_library(LMConfig(VOCABULARY, ("mamba",) * 9, WIDTH, HEADS, tie_weights=True), 1.6e-2)
 
 
 @recipe
@@ -39,16 +39,17 @@ def stdlib_hybrid() -> Recipe[LMConfig, TextTask]:
     """The same with a Transformer-PSM layer between six layers of Mamba: chunks of 64, its prefix as memory."""
     psm = PSMOptions(chunk_length=64, agg_layers=1, inf_layers=1, prefix="memory", **BLOCKS)
     layers = (*("mamba",) * 3, psm, *("mamba",) * 3)
-    return on_the_standard_library(LMConfig(VOCABULARY, layers, WIDTH, HEADS, tie_weights=True))
+    return on_the_standard_library(LMConfig(VOCABULARY, layers, WIDTH, HEADS, tie_weights=True), 1.6e-2)
 
 
-def on_the_standard_library(model: M) -> Recipe[M, TextTask]:
+def on_the_standard_library(model: M, rate: float) -> Recipe[M, TextTask]:
+    """What all of them have, at the learning rate that a sweep gave each."""
     return Recipe(
         model,
         TextTask("stdlib", "bpe", VOCABULARY),
         steps=1000,
         batch_tokens=2048,
-        optimizer=Optimizer(8e-3, weight_decay=0.1, algorithm="muon"),
+        optimizer=Optimizer(rate, weight_decay=0.1, algorithm="muon"),
         curriculum=Curriculum((512,)),
         evaluation=Evaluation(every=250, samples=64),
         checkpoint_every=250,
