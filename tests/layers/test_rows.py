@@ -36,8 +36,8 @@ def leaves(state: State) -> list[Tensor]:
 
 
 def memory(state: State) -> list[Tensor]:
-    """What the recurrence itself remembers, without the tokens of a convolution."""
-    return [state["s"]] if isinstance(state, TensorState) else leaves(state)
+    """What the recurrence itself remembers, without the tokens of a convolution, unless there is nothing else."""
+    return [state["s"]] if isinstance(state, TensorState) and "s" in state.parts else leaves(state)
 
 
 def run(layer: SequenceLayer, x: Tensor, mode: Mode, pieces: list[int]) -> tuple[Tensor, State]:

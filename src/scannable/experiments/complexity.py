@@ -86,8 +86,8 @@ def subjects(sizes: Sizes) -> list[Subject]:
         Subject("transformer_psm", "(n, log n)", psm, {CIRCUIT: psm}),
     ]
     for name, row in LAYERS.items():
-        if name == "attention":
-            continue  # It is the Transformer.
+        if name in ("attention", "convolved_mlp"):
+            continue  # The Transformer, and a part of its blocks.
         model = LM(LMConfig(VOCABULARY, (name,) * sizes.layers, d, h))
         forms = (CIRCUIT,) if row.spd_class == "none" else (CIRCUIT, FAST)
         found.append(Subject(name, row.spd_class, model, {form: _in_mode(model, form) for form in forms}))
