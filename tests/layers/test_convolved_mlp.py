@@ -104,11 +104,13 @@ def test_attention_and_this_mlp_are_a_block_of_transformer_psm(activation: Any) 
 def test_a_stack_of_both_starts_as_the_transformer_does() -> None:
     config = sc.LMConfig(5, (AttentionOptions(with_mlp=False), "convolved_mlp") * 3, width=64)
     model = sc.LM(config)
-    for block in model.blocks:
-        out: Any = block.mixer.out
+    blocks: Any = model.blocks
+    for block in blocks:
+        out = block.mixer.out
         assert float(out.weight.detach().std() * out.in_features**0.5 * 6**0.5) == pytest.approx(1, rel=0.1)
     small = sc.LM(sc.LMConfig(5, ("convolved_mlp",), width=64, init_std=0.02))
-    into: Any = small.blocks[0].mixer.into
+    (block,) = small.blocks
+    into: Any = block.get_submodule("mixer.into")
     assert float(into.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
 
 
