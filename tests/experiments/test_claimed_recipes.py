@@ -72,7 +72,7 @@ def laptop_runs(
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_recipe_is_the_run_that_the_experiment_makes(name: str, tmp_path: Path) -> None:
     experiment, run = CLAIMS[name]
-    assert recipe_named(name) == laptop_runs(experiment, tmp_path, {}, {})[run]
+    assert recipe_named(name) == laptop_runs(experiment, tmp_path, taken(experiment), {})[run]
 
 
 @pytest.mark.parametrize("experiment", ["s5", "mqar", "wikitext"])
