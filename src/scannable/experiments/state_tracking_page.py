@@ -72,7 +72,7 @@ class ReadFar:
 
 def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
     """Error against length: all models on the left, what helps and what longer training does on the right."""
-    figure = Figure(figsize=(13, 5.2), layout="constrained")
+    figure = Figure(figsize=(13, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for i, (name, title) in enumerate(TITLES.items()):
         line = "-" if name == HELPED else "--" if name == PSM else "-."
@@ -90,7 +90,10 @@ def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
         axes.text(trained * 1.03, 101, f"trained to {trained}", color="grey", fontsize=8, va="bottom")
         axes.set(xlabel="length (tokens)", ylabel="token error (%)", ylim=(-2, 108))
         powers(axes, [8, *(n for n in SHOWN if n <= use.recipe.evaluation.lengths[-1])])
-        tidy(axes)
+        tidy(axes, legend=False)
+        if axes.get_legend_handles_labels()[0]:
+            # Curves may be anywhere in the picture.
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize=9)
     left.axvline(PAPER_HOLDS, color="grey", linewidth=1, linestyle=":")
     left.text(
         PAPER_HOLDS * 1.03, 101, f"the paper: low error past {PAPER_HOLDS}", color="grey", fontsize=8, va="bottom"
