@@ -29,10 +29,10 @@ def test_it_can_be_read_in_one_go() -> None:
 # What the README says was measured.
 
 
-def rows(experiment: str, folder: str | None = None) -> list[dict[str, str]]:
-    """Of the committed table; of runs, those of the figure."""
+def rows(experiment: str, folder: str | None = None, part: str = "final") -> list[dict[str, str]]:
+    """Of the committed table; of runs, those of one part."""
     with (RESULTS / (folder or experiment) / f"{experiment}.csv").open() as file:
-        return [row for row in csv.DictReader(file) if row.get("part", "final") == "final"]
+        return [row for row in csv.DictReader(file) if row.get("part", "final") == part]
 
 
 def in_s5(model: str, length: int, folder: str = "s5_earlier") -> str:
@@ -79,9 +79,15 @@ def test_the_table_of_results_is_what_was_measured() -> None:
     with (RESULTS / "s5" / "reading.csv").open() as file:
         read = list(csv.DictReader(file))
     assert {r["errors"] for r in read} == {"0"} and [r["length"] for r in read].count("1000000") == 5
-    found = {f"{100 * float(r['error']):.2f}%" for r in rows("s5", "s5") if r["model"] == "lstm"}
-    about = (ROOT / "README.md").read_text().partition("an LSTM learns length 18")[2].partition("GPT-2")[0]
-    assert len(said := set(re.findall(r"[\d.]+%", about))) == 3 and said <= found
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    lstm = {n: in_s5("lstm", n, "s5") for n in (18, 128, 4096)}
+    assert f"({lstm[18]}% errors there, one seed)" in readme
+    assert f"{lstm[128]}% at 128, {lstm[4096]}% at 4,096. DeltaProduct" in readme
+    # "DeltaProduct did not learn length 18 within these tokens."
+    assert float(in_s5("deltaproduct", 18, "s5")) > 50
+    without = {r["model"]: r for r in rows("s5", "s5", "ablation") if r["length"] == "4096"}
+    assert f"Without the noise {100 * float(without['psm-without-noise']['error']):.2f}% were wrong at 4,096" in readme
+    assert float(without["psm-without-agg-from-inf"]["error"]) > 0.9
     assert f"one seed of three ended at an error of {in_recall('psm-small')[1]}%" in (ROOT / "README.md").read_text()
 
 

@@ -93,7 +93,7 @@ def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
         tidy(axes, legend=False)
         if axes.get_legend_handles_labels()[0]:
             # Curves may be anywhere in the picture.
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize=9)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False, fontsize=9)
     left.axvline(PAPER_HOLDS, color="grey", linewidth=1, linestyle=":")
     left.text(
         PAPER_HOLDS * 1.03, 101, f"the paper: low error past {PAPER_HOLDS}", color="grey", fontsize=8, va="bottom"
