@@ -391,8 +391,8 @@ from scannable.experiments import recall
 use = recall.setting("smoke")
 rarely = replace(use.recipe.evaluation, every=200, samples=4)
 recipe = replace(use.recipe, steps=400, batch_tokens=64, evaluation=rarely, checkpoint_every=200)
-families = {name: replace(use.families[name], rates=(1e-3,)) for name in ("attention", "window")}
-recall.setting = lambda profile: replace(use, recipe=recipe, families=families)
+families = {name: replace(use.families[name], rates=(1e-3,)) for name in ("attention", "deltanet")}
+recall.setting = lambda profile: replace(use, recipe=recipe, families=families, sweep_steps=recipe.steps)
 sys.argv[0] = "scannable"
 main()
 """
@@ -405,7 +405,7 @@ def test_ctrl_c_lets_every_worker_save_itself_and_the_same_command_goes_on(tmp_p
     where = ["--out", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     command = [sys.executable, "short.py", "reproduce", "mqar", "--profile", "smoke", "--workers", "2", *where]
     options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
-    runs = [tmp_path / "runs" / "mqar" / "smoke" / f"sweep-{name}-0.001" for name in ("attention-16", "window-8")]
+    runs = [tmp_path / "runs" / "mqar" / "smoke" / f"sweep-{name}-0.001" for name in ("attention-16", "deltanet-16")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     wait_until(lambda: all(has_metrics(run) for run in runs), process)
     process.send_signal(signal.SIGINT)

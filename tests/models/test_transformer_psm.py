@@ -12,7 +12,7 @@ from scannable.models.transformer_psm import TransformerAgg
 def model_of(**changes: Any) -> sc.TransformerPSM:
     torch.manual_seed(0)
     return sc.TransformerPSM(
-        sc.TransformerPSMConfig(7, 32, chunk_length=2, agg_layers=1, inf_layers=1, heads=2, **changes)
+        sc.TransformerPSMConfig(7, 32, **{"chunk_length": 2, "agg_layers": 1, "inf_layers": 1, "heads": 2, **changes})
     )
 
 
@@ -53,12 +53,13 @@ def test_unit_states_have_the_direction_of_the_others_and_a_mean_square_of_one(c
     sc.verify_duality(unit, torch.randint(7, (2, 21)), dtype=torch.float64).raise_if_failed()
 
 
-def test_the_projection_starts_as_the_sum_of_both_halves() -> None:
-    agg = model_of(compress="projection").agg
+def test_the_projection_starts_as_the_sum_of_both_halves_a_place_apart() -> None:
+    agg = model_of(compress="projection", chunk_length=4).agg
     assert isinstance(agg, TransformerAgg)
-    older, newer = torch.randn(2, 50, 2, 32).unbind(0)
+    older, newer = torch.randn(2, 50, 4, 32).unbind(0)
     left, right = agg.transformer(torch.cat((older, newer), -2)).chunk(2, -2)
-    torch.testing.assert_close(agg(older, newer), (left + right) / 2**0.5)
+    for place, before in ((0, 3), (1, 0), (2, 1), (3, 2)):
+        torch.testing.assert_close(agg(older, newer)[:, place], (left[:, place] + right[:, before]) / 2**0.5)
 
 
 def test_noise_leaves_duality_as_it_is() -> None:

@@ -20,14 +20,18 @@ def test_noise_grows_with_the_progress_of_a_run() -> None:
     model = model_of(state_noise=0.4)
     older, newer = torch.randn(2, 500, 2, 32).unbind(0)
     states = model_of().agg(older, newer).detach()
-    for over, progress, expected in (
-        (0.5, 0.0, 0.0),
-        (0.5, 0.25, 0.2),
-        (0.5, 0.5, 0.4),
-        (0.5, 1.0, 0.4),
-        (1.0, 0.5, 0.2),
+    for over, start, progress, expected in (
+        (0.5, 0.0, 0.0, 0.0),
+        (0.5, 0.0, 0.25, 0.2),
+        (0.5, 0.0, 0.5, 0.4),
+        (0.5, 0.0, 1.0, 0.4),
+        (1.0, 0.0, 0.5, 0.2),
+        (0.4, 0.5, 0.25, 0.0),
+        (0.4, 0.5, 0.5, 0.0),
+        (0.4, 0.5, 0.8, 0.3),
+        (0.4, 0.5, 0.95, 0.4),
     ):
-        GrowingStateNoise(over).before_step(model, progress)
+        GrowingStateNoise(over, start).before_step(model, progress)
         assert model.agg.noise == pytest.approx(expected)
         noise = (model.agg(older, newer).detach() - states) / states.square().mean((1, 2), keepdim=True).sqrt()
         assert abs(float(noise.std()) - expected) < 0.01
@@ -41,6 +45,9 @@ def test_noise_is_refused_where_there_is_none() -> None:
     for over in (0.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match="over="):
             GrowingStateNoise(over)
+    for start in (-0.1, 0.6):
+        with pytest.raises(ValueError, match=r"must lie in \[0, 0.5\], so that over=0.5 is still to come"):
+            GrowingStateNoise(0.5, start)
     with pytest.raises(ValueError, match="over='half' is no float"):
         GrowingStateNoise(over="half")  # pyright: ignore[reportArgumentType]
     assert type(GrowingStateNoise(over=1).over) is float

@@ -269,7 +269,7 @@ def _reference(axes: Axes, values: Sequence[float], n: Sequence[int], law: str) 
 def _finish(axes: Axes) -> None:
     axes.set(xlabel="tokens n", yscale="log")
     axes.set_xscale("log", base=2)
-    tidy(axes, legend=False)
+    tidy(axes, legend="none")
 
 
 def draw_counts(counters: Sequence[scan_cost.ScanCost], predictions: Sequence[Prediction]) -> Figure:
@@ -299,7 +299,7 @@ def draw_counts(counters: Sequence[scan_cost.ScanCost], predictions: Sequence[Pr
     right.set(title="Eqs. C1 and C2", xlabel="tokens n", ylabel="counted / predicted", ylim=(0.88, 1.08))
     for axes in (left, right):
         axes.set_xscale("log", base=2)
-        tidy(axes, legend=axes is left)
+        tidy(axes, legend="inside" if axes is left else "none")
     # Below the band.
     right.legend(loc="lower center", ncols=2, columnspacing=1, frameon=False, fontsize=8)
     return figure

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -70,9 +70,15 @@ def powers(axes: Axes, ticks: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def tidy(axes: Axes, *, legend: bool = True) -> None:
-    """The look that all figures share; the legend names what has a label, unless the figure has one for all axes."""
+def tidy(axes: Axes, *, legend: Literal["inside", "below", "none"] = "inside") -> None:
+    """The look that all figures share; the legend names what has a label, unless the figure has one for all axes.
+
+    Args:
+        legend: "below" where curves may be anywhere, so that none runs through it.
+    """
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if legend and axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=9)
+    if legend == "none" or not axes.get_legend_handles_labels()[0]:
+        return
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13), "ncols": 2}
+    axes.legend(frameon=False, fontsize=9, **(below if legend == "below" else {}))

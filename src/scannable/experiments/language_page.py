@@ -50,7 +50,7 @@ def perplexity(rows: Sequence[RunScore], model: str) -> Spread | None:
 
 def draw(rows: Sequence[RunScore], use: Sizes, titles: Mapping[str, str]) -> Figure:
     """Perplexity against c: our blocks on the left, the paper's on the right; what has no c is a line across."""
-    figure = Figure(figsize=(13, 4.8), layout="constrained")
+    figure = Figure(figsize=(13, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _chunks(left, rows, use, "modern")
     for name, color, line in ((GPT, "C2", "-."), (MAMBA, "C4", ":"), (HYBRID, "C3", "--")):
@@ -70,7 +70,7 @@ def draw(rows: Sequence[RunScore], use: Sizes, titles: Mapping[str, str]) -> Fig
     for axes in (left, right):
         axes.set(xlabel="chunk length c (tokens)", ylabel="test perplexity per token")
         powers(axes, use.chunks)
-        tidy(axes)
+        tidy(axes, legend="below")
         if not axes.has_data():
             axes.text(0.5, 0.5, "no runs yet", color="grey", ha="center", transform=axes.transAxes)
             axes.set(xlim=(use.chunks[0], use.chunks[-1]), yticks=[])
@@ -108,7 +108,7 @@ def _point(
 
 def draw_streams(parts: Sequence[StreamedPart], titles: Mapping[str, str]) -> Figure:
     """Perplexity by position, each stretch of positions at its middle."""
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots()
     for i, name in enumerate(dict.fromkeys(part.model for part in parts)):
         mine = [part for part in parts if part.model == name]
@@ -121,7 +121,7 @@ def draw_streams(parts: Sequence[StreamedPart], titles: Mapping[str, str]) -> Fi
                   transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set(xlabel="position in the stream (tokens)", ylabel="perplexity per token", ylim=(0, None))
     powers(axes, sorted({part.end for part in parts}))
-    tidy(axes)
+    tidy(axes, legend="below")
     return figure
 
 
@@ -142,7 +142,7 @@ def write_page(
     modern = {name: model.title for name, model in known.items() if model.family == "modern" and model.part != "longer"}
     paper = {name: model.title for name, model in known.items() if model.family == "paper" and model.part != "longer"}
     longer = {name: model.title for name, model in known.items() if model.part == "longer"}
-    reference = GPT if GPT in known else PAPER_GPT2
+    reference, same = GPT if GPT in known else PAPER_GPT2, longer_name(GPT, use)
     save_page(
         lab.results,
         "Language modelling: perplexity against the chunk length",
@@ -157,7 +157,8 @@ def write_page(
         *_findings(rows, use, "modern", GPT),
         *_family("## The paper's blocks", rows, paper, work, PAPER_GPT2),
         *_findings(rows, use, "paper", PAPER_GPT2),
-        *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, reference),
+        *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, same if same in known else reference),
+        *_longer_findings(rows, known, work, same),
         *_streams(streams, titles, use),
         "## What differs from the paper",
         _differences(lab, use, known, common),
@@ -226,6 +227,19 @@ def _findings(rows: Sequence[RunScore], use: Sizes, family: Family, reference: s
             "chunk, Transformer-PSM needs more of them than full attention over the same window."
         )
     return [" ".join(said)] if said else []
+
+
+def _longer_findings(
+    rows: Sequence[RunScore], known: Mapping[str, Model], work: Mapping[str, float], gpt: str
+) -> list[str]:
+    """Those that are trained at the longer length beside GPT."""
+    against = perplexity(rows, gpt)
+    compared = [
+        f"{found.mean / against.mean - 1:+.2%} with {work[name] / work[gpt]:.2f} times its operations ({model.title})"
+        for name, model in known.items()
+        if model.part == "longer" and name != gpt and against and (found := perplexity(rows, name))
+    ]
+    return [f"Perplexity against GPT's at this length: {'; '.join(compared)}."] if compared else []
 
 
 def _streams(parts: Sequence[StreamedPart], titles: Mapping[str, str], use: Sizes) -> list[str]:

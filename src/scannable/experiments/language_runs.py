@@ -18,6 +18,8 @@ Family = Literal["modern", "paper"]
 Part = Literal["modern", "further", "paper", "longer"]
 
 GPT, MAMBA, HYBRID, PAPER_GPT2 = "gpt", "mamba", "hybrid", "paper-gpt2"
+WIDE_HYBRID = "wide-hybrid"
+"""With about as many operations as GPT has over the longer window, where attention is most of them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Model]:
         return paper | {MAMBA: modern[MAMBA]} | _longer(paper, use, (psm_name(use.chunks[-1], "paper"),))
     main = {name: model for name, model in modern.items() if model.part == "modern"}
     further = {name: model for name, model in modern.items() if name not in main}
-    return main | further | paper | _longer(modern, use, (psm_name(use.middle), GPT, HYBRID))
+    names = (psm_name(use.middle), GPT, HYBRID, WIDE_HYBRID)
+    return main | further | paper | _longer(modern | {WIDE_HYBRID: _wide_hybrid(use, vocab_size)}, use, names)
 
 
 def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
@@ -92,6 +95,16 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
         "further",
     )
     return found
+
+
+def _wide_hybrid(use: Sizes, vocab_size: int) -> Model:
+    """For the longer window, with the learning rate of the narrow one."""
+    heads, chunk, pairs = use.heads + 1, use.chunks[-1], max(1, use.layers // 2)
+    width = use.width // use.heads * heads
+    layer = PSMOptions(chunk_length=chunk, agg_layers=1, inf_layers=1, prefix="memory", recent=1, **BLOCKS)
+    config = LMConfig(vocab_size, ("mamba", layer) * pairs, width, heads, tie_weights=True, dropout=use.dropout)
+    title = f"hybrid: (Mamba, PSM with c = {chunk}, recent = 1) x {pairs}, width {width}"
+    return Model(title, config, "modern", "longer", HYBRID, use.context)
 
 
 def _paper(profile: Profile, use: Sizes, vocab_size: int) -> dict[str, Model]:

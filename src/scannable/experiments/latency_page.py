@@ -134,7 +134,7 @@ def draw(timings: Sequence[Timing], sizes: Sizes) -> Figure:
         axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     for axes in (short, long, memory):
-        tidy(axes, legend=axes is long)
+        tidy(axes, legend="inside" if axes is long else "none")
     figure.legend(*short.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     return figure
 

@@ -24,11 +24,11 @@ class Held:
 
 
 def run(lab: Laboratory) -> None:
-    """Sweep one model of each family, train all of them with every seed; table, figure and page."""
+    """Sweep the learning rates, train all of them with every seed; table, figure and page."""
     use = setting(lab.profile)
     makers, rates = swept(use)
     tried = lab.sweep(makers, rates, "sweep")
-    best = {use.family_of(name): best_rate(runs) for name, runs in tried.items()}
+    best = {family: best_rate(tried[one.swept]) for family, one in use.families.items() if one.swept in tried}
     trained = lab.train(final_recipes(use, best, use.seeds[:1]), "first")
     trained |= lab.train(final_recipes(use, best, use.seeds[1:]), "seeds")
     for family, one in use.families.items():

@@ -28,7 +28,7 @@ class Family:
     labels: Mapping[str, str]
     """What is different in each."""
     swept: str
-    """The one whose learning rate the others have."""
+    """The one whose learning rate these have: one of them, or of a family with the same blocks."""
     rates: tuple[float, ...]
 
 
@@ -39,6 +39,7 @@ class Setting:
     recipe: Recipe[Any, Any]
     """On the samples of trials; of all models but for the model and the learning rate."""
     families: Mapping[str, Family]
+    sweep_steps: int
     seeds: tuple[int, ...]
 
     @property
@@ -46,20 +47,18 @@ class Setting:
         """The configurations of all families, by name."""
         return {name: config for family in self.families.values() for name, config in family.models.items()}
 
-    def family_of(self, model: str) -> str:
-        return next(name for name, family in self.families.items() if model in family.models)
-
 
 def setting(profile: Profile) -> Setting:
     """What each profile trains."""
     if profile == "paper":
-        return Setting(for_trials(paper()), paper_families(paper()), (0, 1, 2))
+        whole = for_trials(paper())
+        return Setting(whole, paper_families(whole), whole.steps, seeds=(0, 1, 2))
     recipe = for_trials(smoke() if profile == "smoke" else mqar())
     if profile == "smoke":
         families = small_families(recipe, chunks=(8, 16), widths=(8, 16), windows=(8,), full=(16,))
-        return Setting(recipe, families, seeds=(0,))
+        return Setting(recipe, families, recipe.steps, seeds=(0,))
     families = small_families(recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64))
-    return Setting(recipe, families, seeds=(0, 1, 2))
+    return Setting(recipe, families, sweep_steps=1000, seeds=(0, 1, 2))
 
 
 def smoke() -> Recipe[TransformerPSMConfig, MQARTask]:
@@ -96,6 +95,7 @@ def paper() -> Recipe[TransformerPSMConfig, MQARTask]:
 def psm_families(model: TransformerPSMConfig, chunks: tuple[int, ...], rates: tuple[float, ...]) -> dict[str, Family]:
     """Transformer-PSM at several chunk lengths, with both ways of compressing two chunks to one."""
     found: dict[str, Family] = {}
+    swept = f"psm-projection-{chunks[len(chunks) // 2]}"
     for short, compress, title in (
         ("projection", "projection", "Transformer-PSM, projecting Agg"),
         ("right", "right_half", "Transformer-PSM, right half"),
@@ -107,7 +107,7 @@ def psm_families(model: TransformerPSMConfig, chunks: tuple[int, ...], rates: tu
             "psm",
             {name: replace(model, chunk_length=c, compress=way) for c, name in names.items()},
             {name: f"c = {c}" for c, name in names.items()},
-            names[chunks[len(chunks) // 2]],
+            swept,
             rates,
         )
     return found
@@ -123,7 +123,7 @@ def small_families(
     # With this MLP a block is one of Transformer-PSM.
     attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=short, with_mlp=False)
     mlp = ConvolvedMLPOptions(convolution=short)
-    slow, fast = (1e-3, 2e-3, 4e-3), (2e-3, 4e-3, 8e-3)
+    slow, fast = (1e-3, 2e-3, 4e-3), (4e-3, 8e-3, 1.6e-2)
 
     def stack(width: int, *layers: str | LayerOptions) -> LMConfig:
         return LMConfig(vocabulary, layers * 2, width, heads=1, tie_weights=True)
@@ -142,26 +142,28 @@ def small_families(
         "attention",
         {f"window-{n}": stack(width, replace(attention, window=n), mlp) for n in windows},
         {f"window-{n}": f"window {n}" for n in windows},
-        f"window-{windows[-1]}",
+        f"attention-{full[-1]}",
         slow,
     )
-    rows: dict[str, tuple[str, str | LayerOptions]] = {
-        "gated_deltanet": ("Gated DeltaNet", "gated_deltanet"),
-        "mamba2": ("Mamba-2", Mamba2Options(state_size=32)),
-        "deltanet": ("DeltaNet", "deltanet"),
-        "mamba": ("Mamba", "mamba"),
-        "gla": ("GLA", "gla"),
-        "log_linear": ("log-linear attention", "log_linear"),
+    # Rows without a short convolution of their own have this MLP in front of them, which brings some: a value must have
+    # met its key before they take it in.
+    rows: dict[str, tuple[str, tuple[str | LayerOptions, ...], tuple[float, ...]]] = {
+        "gated_deltanet": ("Gated DeltaNet", ("gated_deltanet",), slow),
+        "mamba2": ("Mamba-2", (Mamba2Options(state_size=32),), fast),
+        "deltanet": ("DeltaNet", ("deltanet",), slow),
+        "mamba": ("Mamba", ("mamba",), fast),
+        "gla": ("GLA", (mlp, "gla"), slow),
+        "log_linear": ("log-linear attention", (mlp, "log_linear"), slow),
     }
-    for name, (title, layer) in rows.items():
+    for name, (title, layers, rates) in rows.items():
         names = {d: f"{name}-{d}" for d in widths}
         found[name] = Family(
             title,
             "recurrent",
-            {names[d]: stack(d, layer) for d in widths},
+            {names[d]: stack(d, *layers) for d in widths},
             {names[d]: f"width {d}" for d in widths},
             names[widths[len(widths) // 2]],
-            fast,
+            rates,
         )
     return found
 
@@ -190,8 +192,9 @@ def paper_families(recipe: Recipe[Any, Any]) -> dict[str, Family]:
 
 
 def swept(use: Setting) -> tuple[dict[str, Callable[[float], Recipe[Any, Any]]], dict[str, tuple[float, ...]]]:
-    """One model of each family as a function of its learning rate, and the rates."""
-    makers = {family.swept: at_rate(use.recipe, family.models[family.swept]) for family in use.families.values()}
+    """The models that are swept, each as a function of its learning rate, and the rates."""
+    short = replace(use.recipe, steps=use.sweep_steps)
+    makers = {family.swept: at_rate(short, use.models[family.swept]) for family in use.families.values()}
     return makers, {family.swept: family.rates for family in use.families.values()}
 
 

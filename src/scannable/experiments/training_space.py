@@ -218,7 +218,7 @@ def draw(rows: Sequence[Space], sizes: Sizes) -> Figure:
         others = [f"{name} = {getattr(sizes.middle, other):,}" for other, name in SHORT.items() if other != axis]
         axes.set(xlabel=LETTERS[axis], title=", ".join(others), ylim=(0, None))
         axes.title.set_fontsize(9)
-        tidy(axes, legend=False)
+        tidy(axes, legend="none")
     panels[0].set_ylabel("KiB kept for backward, per token")
     panels[0].plot([], [], ":", color="black", label="C1 with its factors")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)

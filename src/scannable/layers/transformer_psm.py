@@ -47,9 +47,11 @@ class TransformerAgg(nn.Module):
         self.projection: nn.Linear | None = None
         if choices.compress == "projection":
             self.projection = nn.Linear(2 * c, c)
-            # The sum of both halves, place by place: what is mixed from the start is hard to tell apart again.
-            halves = torch.eye(c).repeat(1, 2) * 0.5**0.5
-            self.projection.weight.data.copy_(halves)
+            # The sum of both halves: what is mixed from the start is hard to tell apart again. The right one is a
+            # place further: with place on place, recall of pairs ends at one of the two values that share a place.
+            older = torch.eye(c)
+            halves = torch.cat((older, older.roll(1, 0)), 1)
+            self.projection.weight.data.copy_(halves * 0.5**0.5)
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, older: Float[Tensor, "*b c d"], newer: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:

@@ -20,16 +20,23 @@ class GrowingStateNoise(Callback):
 
     over: float = 0.5
     """The share of the run over which it grows."""
+    start: float = 0.0
+    """The share of the run before which there is none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not 0 < self.over <= 1:
             raise ValueError(f"over={self.over!r} must lie in (0, 1]")
+        if not 0 <= self.start <= 1 - self.over:
+            raise ValueError(
+                f"start={self.start!r} must lie in [0, {1 - self.over:g}], so that over={self.over!r} is still to come"
+            )
 
     def before_step(self, model: Any, progress: float) -> None:
         if not hasattr(model.agg, "noise"):
             raise TypeError(f"GrowingStateNoise needs an Agg with a `noise`, not {type(model.agg).__name__}")
-        model.agg.noise = min(1.0, progress / self.over) * model.config.state_noise
+        grown = min(1.0, max(0.0, progress - self.start) / self.over)
+        model.agg.noise = grown * model.config.state_noise
 
 
 @configurable

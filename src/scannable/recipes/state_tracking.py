@@ -47,8 +47,17 @@ Aid = Literal["unit-states", "noise", "agg-from-inf"]
 """What `helped` adds, one by one."""
 
 
+NOISE = GrowingStateNoise(over=0.5)
+"""Noise that grows to the end of the run, to 0.6, makes models that are right to 4,096 tokens and err soon after: what
+is to hold over a million has to be trained for a while at its full noise."""
+
+
 def helped(
-    recipe: Recipe[TransformerPSMConfig, GroupTask], *, without: Aid | None = None
+    recipe: Recipe[TransformerPSMConfig, GroupTask],
+    *,
+    without: Aid | None = None,
+    noise: GrowingStateNoise = NOISE,
+    size: float = 1.0,
 ) -> Recipe[TransformerPSMConfig, GroupTask]:
     """The same with an Agg that starts from Inf's weights, and states of unit size with noise on them.
 
@@ -58,16 +67,16 @@ def helped(
 
     Args:
         without: leave this aid out, and all else as it is.
+        noise: when it grows.
+        size: to how much of the size of the states.
     """
     curriculum = recipe.curriculum
     start = () if without == "agg-from-inf" else (AggFromInf(),)
-    # Noise that grows to the end of the run, to 0.6, makes models that are right to 4,096 tokens and err soon after:
-    # what is to hold over a million has to be trained for a while at its full noise.
-    noise = () if without == "noise" else (GrowingStateNoise(over=0.5),)
+    noises = () if without == "noise" else (noise,)
     return replace(
         recipe,
-        model=replace(recipe.model, unit_states=without != "unit-states", state_noise=1.0 if noise else 0.0),
-        callbacks=(*start, *noise),
+        model=replace(recipe.model, unit_states=without != "unit-states", state_noise=size if noises else 0.0),
+        callbacks=(*start, *noises),
         curriculum=replace(
             curriculum,
             lengths=(curriculum.lengths[0], *curriculum.lengths),
