@@ -32,6 +32,7 @@ from scannable.layers.affine.elementwise import elementwise_states
 from scannable.layers.affine.monoid import Affine, compose, states
 from scannable.layers.affine.recurrence import Mode, Recurrence
 from scannable.scan.tree import tree_map
+from scannable.spd.counters import CountedWork
 
 MODES: list[Mode] = ["chunkwise", "scan", "step"]
 MEMORIES = [
@@ -120,6 +121,17 @@ def test_how_long_a_chunk_is_does_not_matter(name: str, chunk: int, monkeypatch:
     inputs = kind.draw(Draw(), Size(150, 2))
     monkeypatch.setattr(chunkwise, "CHUNK", chunk)
     assert_all_near(results(inputs, run_mode(kind, "chunkwise")), results(inputs, lambda x: kind.loop(**x)), DOUBLE)
+
+
+@pytest.mark.parametrize("name", ["identity", "scalar", "delta", "gated_delta", "delta_product"])
+def test_a_position_more_than_whole_chunks_costs_little(name: str) -> None:
+    # Not a whole chunk more, filled up with zeros.
+    kind, operations = KINDS[name], dict[int, int]()
+    for n in (64, 65, 128):
+        with CountedWork() as work:
+            run_mode(kind, "chunkwise")(kind.draw(Draw(), Size(n, 2)))
+        operations[n] = work.operations
+    assert operations[65] < 1.1 * operations[64] < operations[128]
 
 
 @pytest.mark.parametrize("name", MEMORIES)

@@ -79,7 +79,8 @@ class OuterProduct(_Memory):
         action = self.action
         log_decay = None if isinstance(action, Identity) else action.log_decay
         n = self.query.shape[1]
-        c = min(CHUNK, 1 << (n - 1).bit_length())
+        # A decay for each coordinate is taken by halves of halves.
+        c = _even_length(n) if log_decay is None or log_decay.ndim == 3 else min(CHUNK, 1 << (n - 1).bit_length())
         decays = _decays(log_decay, c)
         q, k, v = (chunked(x, c) for x in (self.query, self.key, self.value))
         if isinstance(action, DiagonalPlusRankOne):
@@ -115,7 +116,7 @@ class DeltaRule(_Memory):
 
     def by_chunks(self, start: Tensor) -> tuple[Tensor, Tensor]:
         n = self.query.shape[1]
-        c = min(CHUNK, 1 << (n - 1).bit_length())
+        c = _even_length(n)
         q, k, v = (chunked(x, c) for x in (self.query, self.key, self.value))
         written = chunked(self.strength, c)[..., None] * k
         outputs, end = _replaced(q, k, written, v, _decays(self.log_decay, c), start)
@@ -162,6 +163,11 @@ def _reinserted(
     offset = decays.to_end(k).mT @ v
     before, inserted, end = _chain(own, via, decays.to_end(b), decays.through(), offset, start)
     return _sum_of_products(seen, torch.cat((v, inserted), -2), decays.from_start(q), before), end
+
+
+def _even_length(n: int) -> int:
+    """Of chunks that share n positions evenly, as few as can be: 72 are 2 x 36, and nothing is filled up."""
+    return -(-n // max(1, -(-n // CHUNK)))
 
 
 def chunked(x: Tensor, c: int) -> Tensor:
