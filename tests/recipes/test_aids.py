@@ -51,6 +51,7 @@ def test_noise_is_refused_where_there_is_none() -> None:
     with pytest.raises(ValueError, match="over='half' is no float"):
         GrowingStateNoise(over="half")  # pyright: ignore[reportArgumentType]
     assert type(GrowingStateNoise(over=1).over) is float
+    assert GrowingStateNoise(over=0.9, start=0.1).start == 0.1
 
 
 def test_agg_starts_from_inf_when_the_curriculum_leaves_its_first_length() -> None:

@@ -59,7 +59,10 @@ def missing_runs(names: Sequence[str]) -> list[str]:
         model, _, which = name.rpartition("-")
         models.setdefault(model, []).append(which)
     listed = "; ".join(f"`{model}` {', '.join(which)}" for model, which in models.items())
-    return [f"**Made before all runs were finished.** {len(names)} of them are missing, and count nowhere: {listed}."]
+    return [
+        f"**Made before all runs were finished.** {len(names)} of them are missing, and left out of every number: "
+        f"{listed}."
+    ]
 
 
 def powers(axes: Axes, ticks: Sequence[int]) -> None:

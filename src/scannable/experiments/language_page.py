@@ -154,10 +154,10 @@ def write_page(
         *missing_runs(lab.missing),
         "![perplexity against c](wikitext.png)",
         *_family("## Blocks that small models learn with", rows, modern, work, reference),
-        *_findings(rows, use, "modern", GPT),
+        *_findings(rows, use, "modern", GPT, work),
         *_family("## The paper's blocks", rows, paper, work, PAPER_GPT2),
-        *_findings(rows, use, "paper", PAPER_GPT2),
-        *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, same if same in known else reference),
+        *_findings(rows, use, "paper", PAPER_GPT2, work),
+        *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, same),
         *_longer_findings(rows, known, work, same),
         *_streams(streams, titles, use),
         "## What differs from the paper",
@@ -198,18 +198,18 @@ def _family(
     return [heading, table([*head, gpt, "bits per byte", "the paper's"], lines)]
 
 
-def _findings(rows: Sequence[RunScore], use: Sizes, family: Family, reference: str) -> list[str]:
+def _findings(
+    rows: Sequence[RunScore], use: Sizes, family: Family, reference: str, work: Mapping[str, float]
+) -> list[str]:
     """What the numbers say about the paper's claim, and about ours."""
     said: list[str] = []
     measured = [perplexity(rows, psm_name(c, family)) for c in use.chunks]
     against = perplexity(rows, reference)
     if all(measured):
         means = [spread.mean for spread in measured if spread]
-        falls = all(later < earlier for earlier, later in pairwise(means))
-        said.append(
-            f"Perplexity {'falls' if falls else 'does not fall'} monotonically with c from {use.chunks[0]} to "
-            f"{use.chunks[-1]}."
-        )
+        changes = [later < earlier for earlier, later in pairwise(means)]
+        course = "falls" if all(changes) else "neither falls nor rises" if any(changes) else "rises"
+        said.append(f"Perplexity {course} monotonically with c from {use.chunks[0]} to {use.chunks[-1]}.")
         if against:
             said.append(
                 f"At c = {use.chunks[-1]} it is {means[-1] / against.mean - 1:+.2%} from full attention's (the "
@@ -221,10 +221,12 @@ def _findings(rows: Sequence[RunScore], use: Sizes, family: Family, reference: s
         compared = [f"{hybrid.mean / one.mean - 1:+.2%} from {name}" for name, one in others.items() if one]
         if compared:
             said.append(f"The hybrid's perplexity is {' and '.join(compared)}.")
-    if said:
+    if said and against:
+        ratios = [work[psm_name(c, family)] / work[reference] for c in use.chunks if psm_name(c, family) in work]
         said.append(
             "Operations are those of the forward pass, counted; with its prefix carried through Inf beside every "
-            "chunk, Transformer-PSM needs more of them than full attention over the same window."
+            f"chunk, Transformer-PSM has {min(ratios):.2f} to {max(ratios):.2f} times those of full attention over the "
+            "same window."
         )
     return [" ".join(said)] if said else []
 
@@ -239,7 +241,12 @@ def _longer_findings(
         for name, model in known.items()
         if model.part == "longer" and name != gpt and against and (found := perplexity(rows, name))
     ]
-    return [f"Perplexity against GPT's at this length: {'; '.join(compared)}."] if compared else []
+    if not compared:
+        return []
+    return [
+        "As many tokens a step as in shorter windows, and the learning rates that were chosen there. Perplexity "
+        f"against GPT's at this length: {'; '.join(compared)}."
+    ]
 
 
 def _streams(parts: Sequence[StreamedPart], titles: Mapping[str, str], use: Sizes) -> list[str]:
@@ -281,7 +288,7 @@ def _differences(lab: Laboratory, use: Sizes, known: Mapping[str, Model], common
         "- Every token is scored; the paper's code leaves out the first token of each chunk.\n"
         f"- As in the paper a window of {use.context} has {chunks} chunks of {use.chunks[-1]}: the second one's prefix "
         "is the first chunk itself, so that Agg takes no part, and this Transformer-PSM is attention with one layer "
-        f"less and no cut in sight. In windows of {LONGER * use.context:,} Agg works.\n"
+        f"less, and sees the whole window. In windows of {LONGER * use.context:,} Agg works.\n"
         "- Mamba is this library's, which equals that of `transformers` number for number."
     )
 

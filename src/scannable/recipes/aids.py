@@ -27,7 +27,8 @@ class GrowingStateNoise(Callback):
         check_fields(self)
         if not 0 < self.over <= 1:
             raise ValueError(f"over={self.over!r} must lie in (0, 1]")
-        if not 0 <= self.start <= 1 - self.over:
+        # Shares that add up to 1 on paper may come to a little more.
+        if not 0 <= self.start <= 1 - self.over + 1e-9:
             raise ValueError(
                 f"start={self.start!r} must lie in [0, {1 - self.over:g}], so that over={self.over!r} is still to come"
             )

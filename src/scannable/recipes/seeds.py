@@ -16,7 +16,7 @@ UNSEEN = 1000
 def with_seed(recipe: R, seed: int) -> R:
     """The run of a seed, on samples of its own.
 
-    Seed 0 of the task belongs to trials: no sample of a reported run, of any split, has helped to choose anything.
+    Seed 0 of the task belongs to trials: nothing is chosen on samples of a reported run.
     """
     return replace(recipe, seed=seed, task=replace(recipe.task, seed=TRIALS + 1 + seed))
 

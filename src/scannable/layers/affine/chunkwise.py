@@ -167,7 +167,7 @@ def _reinserted(
 
 def _even_length(n: int) -> int:
     """Of chunks that share n positions evenly, as few as can be: 72 are 2 x 36, and nothing is filled up."""
-    return -(-n // max(1, -(-n // CHUNK)))
+    return max(1, -(-n // max(1, -(-n // CHUNK))))
 
 
 def chunked(x: Tensor, c: int) -> Tensor:
