@@ -9,6 +9,8 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
+import checked_shapes
+
 CHECKED = [
     "scannable.baselines",
     "scannable.layers",
@@ -16,11 +18,16 @@ CHECKED = [
     "scannable.nn",
     "scannable.spd",
 ]
-install_import_hook(CHECKED, "beartype.beartype")
+install_import_hook(CHECKED, "checked_shapes.in_first_calls")
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts a job in the background deaf to Ctrl-C, which the tests send themselves.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _shapes_checked() -> None:
+    checked_shapes.from_here()
 
 
 @pytest.fixture
