@@ -97,7 +97,7 @@ MODELS: dict[Name, set[str]] = {
 SWEPT: dict[Name, set[str]] = {
     "s5": set(state_tracking_runs.setting("smoke").opponents),
     "mqar": {family.swept for family in recall_runs.setting("smoke").families.values()},
-    "wikitext": {"psm-16", "gpt", "mamba", "hybrid", "paper-psm-16", "paper-gpt2"},
+    "wikitext": {"psm-16", "gpt", "mamba", "hybrid", "alternating", "paper-psm-16", "paper-gpt2"},
 }
 """Models whose learning rate is chosen among several: all kinds of baselines at least."""
 SENTENCES: dict[Name, list[str]] = {
@@ -345,10 +345,10 @@ def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: py
         streams = list(csv.DictReader(file))
     known = language_runs.models("smoke", 257)
     assert {row["model"]: int(row["trained_at"]) for row in streams} == {
-        **dict.fromkeys(("psm-16", "gpt", "hybrid", "mamba"), known["gpt"].context),
+        **dict.fromkeys(("psm-16", "gpt", "hybrid", "alternating", "mamba"), known["gpt"].context),
         **{name: model.context for name, model in known.items() if model.part == "longer"},
     }
-    longer = {f"{name}-at-256" for name in ("psm-16", "gpt", "hybrid", "wide-hybrid")}
+    longer = {f"{name}-at-256" for name in ("psm-16", "gpt", "alternating", "wide-hybrid")}
     assert {row["model"] for row in streams if row["trained_at"] == "256"} == longer
     for name in {row["model"] for row in streams}:
         assert sum(int(row["asked"]) for row in streams if row["model"] == name) == tokens

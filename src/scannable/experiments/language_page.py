@@ -13,6 +13,7 @@ from scannable.experiments.figure import missing_runs, powers, save_page, table,
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes
 from scannable.experiments.language_runs import (
+    ALTERNATING,
     GPT,
     HYBRID,
     MAMBA,
@@ -53,7 +54,7 @@ def draw(rows: Sequence[RunScore], use: Sizes, titles: Mapping[str, str]) -> Fig
     figure = Figure(figsize=(13, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _chunks(left, rows, use, "modern")
-    for name, color, line in ((GPT, "C2", "-."), (MAMBA, "C4", ":"), (HYBRID, "C3", "--")):
+    for name, color, line in ((GPT, "C2", "-."), (MAMBA, "C4", ":"), (HYBRID, "C3", "--"), (ALTERNATING, "C6", "-")):
         _across(left, rows, name, color, line, titles)
     for name, chunk, color, marker in (
         (f"{psm_name(use.chunks[0])}-recent", use.chunks[0], "C1", "^"),
@@ -154,9 +155,9 @@ def write_page(
         *missing_runs(lab.missing),
         "![perplexity against c](wikitext.png)",
         *_family("## Blocks that small models learn with", rows, modern, work, reference),
-        *_findings(rows, use, "modern", GPT, work),
+        *_findings(rows, use, known, "modern", GPT, work),
         *_family("## The paper's blocks", rows, paper, work, PAPER_GPT2),
-        *_findings(rows, use, "paper", PAPER_GPT2, work),
+        *_findings(rows, use, known, "paper", PAPER_GPT2, work),
         *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, same),
         *_longer_findings(rows, known, work, same),
         *_streams(streams, titles, use),
@@ -199,7 +200,12 @@ def _family(
 
 
 def _findings(
-    rows: Sequence[RunScore], use: Sizes, family: Family, reference: str, work: Mapping[str, float]
+    rows: Sequence[RunScore],
+    use: Sizes,
+    known: Mapping[str, Model],
+    family: Family,
+    reference: str,
+    work: Mapping[str, float],
 ) -> list[str]:
     """What the numbers say about the paper's claim, and about ours."""
     said: list[str] = []
@@ -215,12 +221,13 @@ def _findings(
                 f"At c = {use.chunks[-1]} it is {means[-1] / against.mean - 1:+.2%} from full attention's (the "
                 f"paper's: {PAPER[psm_name(256, 'paper')] / PAPER[PAPER_GPT2] - 1:+.2%})."
             )
-    hybrid = perplexity(rows, HYBRID)
-    if family == "modern" and hybrid:
-        others = {"GPT's": against, "Mamba's": perplexity(rows, MAMBA)}
-        compared = [f"{hybrid.mean / one.mean - 1:+.2%} from {name}" for name, one in others.items() if one]
-        if compared:
-            said.append(f"The hybrid's perplexity is {' and '.join(compared)}.")
+    for name, model in known.items():
+        hybrid = perplexity(rows, name)
+        if family == "modern" and name in (HYBRID, ALTERNATING) and hybrid:
+            others = {"GPT's": against, "Mamba's": perplexity(rows, MAMBA)}
+            compared = [f"{hybrid.mean / one.mean - 1:+.2%} from {whose}" for whose, one in others.items() if one]
+            if compared:
+                said.append(f"Perplexity of the {model.title}: {' and '.join(compared)}.")
     if said and against:
         ratios = [work[psm_name(c, family)] / work[reference] for c in use.chunks if psm_name(c, family) in work]
         said.append(

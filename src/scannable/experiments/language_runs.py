@@ -18,6 +18,8 @@ Family = Literal["modern", "paper"]
 Part = Literal["modern", "further", "paper", "longer"]
 
 GPT, MAMBA, HYBRID, PAPER_GPT2 = "gpt", "mamba", "hybrid", "paper-gpt2"
+ALTERNATING = "alternating"
+"""The hybrid with as many layers of Transformer-PSM as of Mamba."""
 WIDE_HYBRID = "wide-hybrid"
 """With about as many operations as GPT has over the longer window, where attention is most of them."""
 
@@ -51,7 +53,7 @@ def models(profile: Profile, vocab_size: int) -> dict[str, Model]:
         return paper | {MAMBA: modern[MAMBA]} | _longer(paper, use, (psm_name(use.chunks[-1], "paper"),))
     main = {name: model for name, model in modern.items() if model.part == "modern"}
     further = {name: model for name, model in modern.items() if name not in main}
-    names = (psm_name(use.middle), GPT, HYBRID, WIDE_HYBRID)
+    names = (psm_name(use.middle), GPT, ALTERNATING, WIDE_HYBRID)
     return main | further | paper | _longer(modern | {WIDE_HYBRID: _wide_hybrid(use, vocab_size)}, use, names)
 
 
@@ -66,7 +68,7 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
     attention = AttentionOptions(positions="rotary", qk_norm=True, convolution=short, with_mlp=False)
     mlp = ConvolvedMLPOptions(convolution=short)
     layer = PSMOptions(chunk_length=second, agg_layers=1, inf_layers=1, prefix="memory", **BLOCKS)
-    third = max(1, use.mamba_layers // 3)
+    third, pairs = max(1, use.mamba_layers // 3), max(1, use.layers // 2)
 
     def stack(*layers: Any) -> LMConfig:
         return LMConfig(vocab_size, layers, d, h, tie_weights=True, dropout=use.dropout)
@@ -83,6 +85,11 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
         f"hybrid: Mamba x {third}, PSM with c = {second}, Mamba x {third}",
         stack(*("mamba",) * third, layer, *("mamba",) * third),
         HYBRID,
+    )
+    found[ALTERNATING] = model(
+        f"hybrid: (PSM with c = {use.middle}, recent = 1, Mamba) x {pairs}",
+        stack(*(replace(layer, chunk_length=use.middle, recent=1), "mamba") * pairs),
+        ALTERNATING,
     )
     found[MAMBA] = model("Mamba", stack(*("mamba",) * use.mamba_layers), MAMBA)
     found[f"{psm_name(small)}-recent"] = model(
