@@ -15,7 +15,7 @@ from scannable.cli.go_on import command_to_go_on
 from scannable.training.run_folder import load_result
 
 SLOWLY = [
-    "--steps", "400", "--model.width", "16", "--batch-tokens", "64", "--evaluation.every", "1000", "--evaluation.samples",
+    "--steps", "200", "--model.width", "16", "--batch-tokens", "64", "--evaluation.every", "1000", "--evaluation.samples",
     "4", "--evaluation.lengths", "8", "--curriculum.lengths", "4", "--curriculum.below", "--checkpoint-every", "1000",
     "--log-every", "1",
 ]  # fmt: skip
@@ -47,7 +47,9 @@ def pasted(said: str, where: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_exits_with_its_code_and_the_printed_line_goes_on_from_any_folder(
     number: int, code: int, tmp_path: Path
 ) -> None:
@@ -61,7 +63,7 @@ def test_a_signal_exits_with_its_code_and_the_printed_line_goes_on_from_any_fold
     done = pasted(said, elsewhere)
     assert done.returncode == 0, done.stderr
     result = load_result(run)
-    assert result is not None and result["steps"] == 400
+    assert result is not None and result["steps"] == 200
     assert not list(elsewhere.iterdir())
 
 

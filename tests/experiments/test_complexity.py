@@ -77,6 +77,7 @@ def test_counted_cost_is_what_c1_and_c2_predict(width: int) -> None:
         assert prediction.counted == pytest.approx(prediction.from_formula, rel=0.05), prediction
 
 
+@pytest.mark.slow
 def test_a_smoke_run_leaves_numbers_pictures_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = dict.fromkeys(("gla", "log_linear", "lstm"))
     monkeypatch.setattr(complexity, "LAYERS", {name: complexity.LAYERS[name] for name in few})

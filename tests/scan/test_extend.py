@@ -30,7 +30,7 @@ def test_static_scan_brackets_like_the_recursion_for_every_length_to_1100(inclus
         assert got.tolist() == truth[:r], r
 
 
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("literal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_extend_continues_from_every_position_by_every_length_to_70(literal: bool) -> None:
     brackets = Brackets()
     e = brackets.identity

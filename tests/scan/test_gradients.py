@@ -202,6 +202,7 @@ def test_low_precision_parallel_and_online_agree_within_rounding(dtype: torch.dt
         torch.testing.assert_close(sc.scan(agg, xs, identity=e), torch.stack(online), rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns about itself
 def test_a_compiled_agg_gives_the_same_values_and_gradients() -> None:
     torch.manual_seed(0)

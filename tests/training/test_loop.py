@@ -159,6 +159,7 @@ def test_the_samples_of_a_step_may_be_cut_for_memory(tmp_path: Path) -> None:
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_processes_take_the_same_samples_and_have_the_same_loss(tmp_path: Path) -> None:
     """Dropout and noise included: they belong to the sample, not to the process that has it."""
     recipe = recipe_of(steps=6, checkpoint_every=3, batch_tokens=60)
