@@ -26,7 +26,7 @@ CLAIMS = {
     "mqar": ("mqar", "psm-projection-16-0"),
     "stdlib": ("wikitext", "psm-128-0"),
     "stdlib-mamba": ("wikitext", "mamba-0"),
-    "stdlib-hybrid": ("wikitext", "hybrid-0"),
+    "stdlib-hybrid": ("wikitext", "alternating-0"),
 }
 """The recipe, the experiment, and the name of the run there."""
 
@@ -93,6 +93,19 @@ def test_the_committed_configurations_are_todays_runs(experiment: str, tmp_path:
         if experiment == "wikitext":
             committed = replace(committed, task=replace(committed.task, text=None, vocabulary=None))
         assert committed == made[name], name
+
+
+def test_language_models_have_the_rate_that_did_best_in_the_sweep() -> None:
+    with (RESULTS / "wikitext" / "wikitext.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    known, checked = language_runs.models("laptop", 1024), 0
+    for name, rate in taken("wikitext").items():
+        of = known[name].rate_of
+        tried = [row for row in rows if row["part"] == "sweep" and row["model"] in (of, f"{of}-adamw")]
+        best = min(tried, key=lambda row: float(row["validation_loss"]))
+        assert float(best["learning_rate"]) == rate, name
+        checked += 1
+    assert checked >= 15
 
 
 @pytest.mark.parametrize("profile", ["laptop", "paper"])

@@ -193,14 +193,21 @@ def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_what_has_non
     left, right = language_page.draw(rows, use, titles).axes
     psm = "Transformer-PSM, trained at 512"
     assert legend(left) == [
-        psm, titles["gpt"], titles["mamba"], titles["hybrid"], titles["alternating"], titles["psm-32-recent"], titles["psm-64-memory"],
+        psm, titles["gpt"], titles["mamba"], titles["hybrid"], titles["alternating"], titles["deep-hybrid"], titles["psm-32-recent"], titles["psm-64-memory"],
         titles["psm-128-at-2048"],
     ]  # fmt: skip
     assert legend(right) == [psm, titles["paper-gpt2"]]
     for axes, family in ((left, "psm"), (right, "paper-psm")):
         assert drawn(axes)[psm] == ([32, 64, 128, 256], [perplexities[f"{family}-{c}"] for c in use.chunks])
     assert drawn(left)[titles["psm-32-recent"]] == ([32], [perplexities["psm-32-recent"]])
-    for axes, name in ((left, "gpt"), (left, "mamba"), (left, "hybrid"), (left, "alternating"), (right, "paper-gpt2")):
+    for axes, name in (
+        (left, "gpt"),
+        (left, "mamba"),
+        (left, "hybrid"),
+        (left, "alternating"),
+        (left, "deep-hybrid"),
+        (right, "paper-gpt2"),
+    ):
         assert set(drawn(axes)[titles[name]][1]) == {perplexities[name]}
     # Of what is there.
     left, right = language_page.draw([row for row in rows if row.model == "psm-64"], use, titles).axes

@@ -14,8 +14,10 @@ from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.language_profiles import DATA, LONGER, SIZES, Sizes
 from scannable.experiments.language_runs import (
     ALTERNATING,
+    DEEP,
     GPT,
     HYBRID,
+    HYBRIDS,
     MAMBA,
     PAPER_GPT2,
     Family,
@@ -54,7 +56,13 @@ def draw(rows: Sequence[RunScore], use: Sizes, titles: Mapping[str, str]) -> Fig
     figure = Figure(figsize=(13, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     _chunks(left, rows, use, "modern")
-    for name, color, line in ((GPT, "C2", "-."), (MAMBA, "C4", ":"), (HYBRID, "C3", "--"), (ALTERNATING, "C6", "-")):
+    for name, color, line in (
+        (GPT, "C2", "-."),
+        (MAMBA, "C4", ":"),
+        (HYBRID, "C3", "--"),
+        (ALTERNATING, "C6", "-"),
+        (DEEP, "C8", "-"),
+    ):
         _across(left, rows, name, color, line, titles)
     for name, chunk, color, marker in (
         (f"{psm_name(use.chunks[0])}-recent", use.chunks[0], "C1", "^"),
@@ -221,13 +229,17 @@ def _findings(
                 f"At c = {use.chunks[-1]} it is {means[-1] / against.mean - 1:+.2%} from full attention's (the "
                 f"paper's: {PAPER[psm_name(256, 'paper')] / PAPER[PAPER_GPT2] - 1:+.2%})."
             )
-    for name, model in known.items():
-        hybrid = perplexity(rows, name)
-        if family == "modern" and name in (HYBRID, ALTERNATING) and hybrid:
-            others = {"GPT's": against, "Mamba's": perplexity(rows, MAMBA)}
-            compared = [f"{hybrid.mean / one.mean - 1:+.2%} from {whose}" for whose, one in others.items() if one]
+    for name in HYBRIDS if family == "modern" else ():
+        others = {"GPT": (GPT, against), "Mamba": (MAMBA, perplexity(rows, MAMBA))}
+        if hybrid := perplexity(rows, name):
+            compared = [
+                f"{hybrid.mean / one.mean - 1:+.2%} from {title}'s, with {work[name] / work[other]:.2f} times its "
+                "operations"
+                for title, (other, one) in others.items()
+                if one
+            ]
             if compared:
-                said.append(f"Perplexity of the {model.title}: {' and '.join(compared)}.")
+                said.append(f"The {known[name].title}: {'; '.join(compared)}.")
     if said and against:
         ratios = [work[psm_name(c, family)] / work[reference] for c in use.chunks if psm_name(c, family) in work]
         said.append(

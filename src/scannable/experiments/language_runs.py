@@ -20,6 +20,9 @@ Part = Literal["modern", "further", "paper", "longer"]
 GPT, MAMBA, HYBRID, PAPER_GPT2 = "gpt", "mamba", "hybrid", "paper-gpt2"
 ALTERNATING = "alternating"
 """The hybrid with as many layers of Transformer-PSM as of Mamba."""
+DEEP = "deep-hybrid"
+"""The same with more layers of Mamba: about as many operations as GPT has."""
+HYBRIDS = (HYBRID, ALTERNATING, DEEP)
 WIDE_HYBRID = "wide-hybrid"
 """With about as many operations as GPT has over the longer window, where attention is most of them."""
 
@@ -86,10 +89,17 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
         stack(*("mamba",) * third, layer, *("mamba",) * third),
         HYBRID,
     )
+    near = replace(layer, chunk_length=use.middle, recent=1)
     found[ALTERNATING] = model(
         f"hybrid: (PSM with c = {use.middle}, recent = 1, Mamba) x {pairs}",
-        stack(*(replace(layer, chunk_length=use.middle, recent=1), "mamba") * pairs),
+        stack(*(near, "mamba") * pairs),
         ALTERNATING,
+    )
+    found[DEEP] = model(
+        f"hybrid: (PSM with c = {use.middle}, recent = 1, Mamba x 2) x {pairs}, without the last layer",
+        stack(*((near, "mamba", "mamba") * pairs)[:-1]),
+        ALTERNATING,
+        "further",
     )
     found[MAMBA] = model("Mamba", stack(*("mamba",) * use.mamba_layers), MAMBA)
     found[f"{psm_name(small)}-recent"] = model(

@@ -36,10 +36,9 @@ def stdlib_mamba() -> Recipe[LMConfig, TextTask]:
 
 @recipe
 def stdlib_hybrid() -> Recipe[LMConfig, TextTask]:
-    """The same with a Transformer-PSM layer between six layers of Mamba: chunks of 64, its prefix as memory."""
-    psm = PSMOptions(chunk_length=64, agg_layers=1, inf_layers=1, prefix="memory", **BLOCKS)
-    layers = (*("mamba",) * 3, psm, *("mamba",) * 3)
-    return on_the_standard_library(LMConfig(VOCABULARY, layers, WIDTH, HEADS, tie_weights=True), 1.6e-2)
+    """The same with layers of Transformer-PSM (chunks of 128, recent = 1, prefix as memory) and of Mamba in turn."""
+    psm = PSMOptions(chunk_length=128, agg_layers=1, inf_layers=1, prefix="memory", recent=1, **BLOCKS)
+    return on_the_standard_library(LMConfig(VOCABULARY, (psm, "mamba") * 3, WIDTH, HEADS, tie_weights=True), 1.6e-2)
 
 
 def on_the_standard_library(model: M, rate: float) -> Recipe[M, TextTask]:
