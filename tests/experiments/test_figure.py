@@ -85,7 +85,7 @@ def test_state_tracking_has_every_model_and_where_training_and_the_paper_end() -
         # In percent, and nothing of the sweep.
         assert (xs, ys) == ([18, 180, 4096], [0, 1, 2])
     assert upright(left) == [18, 160] and upright(right) == [18]
-    assert {text.get_text() for text in left.texts} == {"trained to 18", "the paper: low error past 160"}
+    assert {text.get_text() for text in left.texts} == {"trained to 18 at most", "the paper: low error past 160"}
     assert legend(right) == ["Transformer-PSM, helped", "Transformer-PSM, plain"]
 
 
@@ -93,9 +93,9 @@ def test_models_that_did_not_learn_their_training_length_are_named() -> None:
     learned = [outcome(name, length, 0.04) for name in state_tracking_runs.TITLES for length in (4, 18, 4096)]
     assert state_tracking_page._not_learned(learned, LAPTOP) == ""
     # What happens at other lengths says nothing about what was learned.
-    rows = [*learned, outcome("lstm", 4, 0.9, seed=1), outcome("lstm", 18, 0.26, seed=1), outcome("gpt2", 4096, 1.0)]
-    said = state_tracking_page._not_learned(rows, LAPTOP)
-    assert said.startswith("Models that make more than 5% errors at 18, where they were trained: LSTM 15%. ")
+    worse = outcome("lstm", 18, 0.26, seed=1, trained_to=8)
+    said = state_tracking_page._not_learned([*learned, worse, outcome("gpt2", 4096, 1.0)], LAPTOP)
+    assert said.startswith("Models that make more than 5% errors at 18: LSTM 15% (its curriculum reached 8). ")
 
 
 def test_numbers_of_seeds_are_one_cell() -> None:
@@ -162,6 +162,29 @@ def test_the_table_of_recall_has_the_lengths_that_were_tested() -> None:
     rows = [outcome("gla-16", length, 0.25) for length in (128, 64)]
     head, (line,) = recall_page._errors(rows, use, held)
     assert head[-2:] == ["64", "128"] and line[0] == "GLA, width 16" and line[-2:] == ["25.00", "25.00"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "seen"), [((0.9, 0.5, 0.1, 0.0), True), ((0.9, 0.0005, 0.001, 0.0), True), ((0.0, 0.1, 0.0, 0.0), False)]
+)
+def test_the_papers_order_of_recall_is_longer_chunks_with_fewer_errors(errors: tuple[float, ...], seen: bool) -> None:
+    use = recall_runs.setting("laptop")
+    names = list(use.families["psm-projection"].models)
+    rows = [outcome(name, 256, error) for name, error in zip(names, errors, strict=True)]
+    rows += [outcome(name, 64, error) for name, error in zip(names, errors, strict=True)]
+    assert recall_page._order(rows[1:4], use) == []
+    (said,) = recall_page._order(rows, use)
+    assert said.startswith("Transformer-PSM, projecting Agg, error in percent from c = 4 to c = 32: ")
+    assert ("is seen." in said) == seen and ("is not seen." in said) != seen and "guesses" not in said
+
+
+def test_models_that_guess_at_every_length_are_named() -> None:
+    use = recall_runs.setting("laptop")
+    errors = {64: (0.94, 0.1, 0.0, 0.0), 256: (0.93, 0.94, 0.0, 0.0)}
+    names = use.families["psm-projection"].models
+    rows = [outcome(name, n, error) for n, row in errors.items() for name, error in zip(names, row, strict=True)]
+    (said,) = recall_page._order(rows, use)
+    assert "With c = 4 it guesses among the values of the sequence (93.75% wrong) at every length" in said
 
 
 def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:
