@@ -95,6 +95,7 @@ def test_the_table_of_results_is_what_was_measured() -> None:
         [in_recall(model) for model in ("psm-projection-16", "attention-64", "mamba-64")],
         [in_text(model) for model in ("psm-256", "gpt", "mamba")],
         [in_text(model) for model in ("alternating", "gpt", "mamba")],
+        [*(in_text(f"{model}-at-2048") for model in ("alternating", "gpt")), "not trained"],
         *map(list, zip(*latency, strict=True)),
     ]
     others = f"others {seeds('s5', 'gpt2', 'mamba')} |"
@@ -161,20 +162,22 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     assert rising == sorted(rising, key=float)
     assert f"perplexity rises: from {rising[0]} at 32 to {rising[-1]} at 256, where attention has" in README
     assert f"attention has {in_text('paper-gpt2')}. The hybrid" in README
-    hybrid = operations("hybrid: (PSM with c = 128, recent = 1, Mamba) x 3", gpt)
+    title = "hybrid: (PSM with c = 128, recent = 1, Mamba) x 3"
+    page = (RESULTS / "wikitext" / "README.md").read_text()
+    (longer,) = re.findall(rf"with ([\d.]+) times its operations \({re.escape(title)}, trained at 2,048\)", page)
     parameters = {r["model"]: int(r["parameters"]) for r in rows("wikitext")}
     ratio = parameters["alternating"] / parameters["gpt"]
-    assert f"The hybrid has {hybrid} times the operations of attention and {ratio:.2f} times its parameters" in README
-    assert f"among six of Mamba does not come near ({in_text('hybrid')})" in README
-    page = (RESULTS / "wikitext" / "README.md").read_text()
-    times = dict(re.findall(r"with ([\d.]+) times its operations \((Transformer-PSM[^()]*)\)", page))
-    (narrow,) = times
-    assert f"attention has {in_text('gpt-at-2048')}, c = 128 {in_text('psm-128-at-2048')} with {narrow} times" in README
+    assert (
+        f"The hybrid has {operations(title, gpt)} times the operations of attention, {longer} times in windows of 2,048, "
+        f"and {ratio:.2f} times its parameters"
+    ) in README
+    others = in_text("hybrid"), in_text("wide-hybrid-at-2048"), in_text("psm-128-at-2048")
+    assert f"({others[0]}; {others[1]} in windows of 2,048), nor does c = 128 alone there ({others[2]})" in README
     with (RESULTS / "wikitext" / "streams.csv").open() as file:
         ends = {r["model"]: f"{exp(float(r['loss'])):.3f}" for r in csv.DictReader(file) if r["end"] == "16384"}
     assert (
         f"c = 128 has {ends['psm-128']} and attention {ends['gpt']} if trained at 512; {ends['psm-128-at-2048']} and "
-        f"{ends['gpt-at-2048']} if trained at 2,048"
+        f"{ends['gpt-at-2048']} if trained at 2,048, where the hybrid has {ends['alternating-at-2048']}"
     ) in README
 
 
