@@ -174,7 +174,10 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     others = in_text("hybrid"), in_text("wide-hybrid-at-2048"), in_text("psm-128-at-2048")
     assert f"({others[0]}; {others[1]} in windows of 2,048), nor does c = 128 alone there ({others[2]})" in README
     with (RESULTS / "wikitext" / "streams.csv").open() as file:
-        ends = {r["model"]: f"{exp(float(r['loss'])):.3f}" for r in csv.DictReader(file) if r["end"] == "16384"}
+        parts = {(r["model"], r["end"]): f"{exp(float(r['loss'])):.3f}" for r in csv.DictReader(file)}
+    ends = {model: value for (model, end), value in parts.items() if end == "16384"}
+    first, then = ([parts[f"{model}-at-2048", end] for model in ("gpt", "alternating")] for end in ("512", "1024"))
+    assert f"({first[0]} to {first[1]}; {then[0]} to {then[1]} in the next 512)" in README
     assert (
         f"c = 128 has {ends['psm-128']} and attention {ends['gpt']} if trained at 512; {ends['psm-128-at-2048']} and "
         f"{ends['gpt-at-2048']} if trained at 2,048, where the hybrid has {ends['alternating-at-2048']}"
