@@ -179,8 +179,8 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     first, then = ([parts[f"{model}-at-2048", end] for model in ("gpt", "alternating")] for end in ("512", "1024"))
     assert f"({first[0]} to {first[1]}; {then[0]} to {then[1]} in the next 512)" in README
     assert (
-        f"c = 128 has {ends['psm-128']} and attention {ends['gpt']} if trained at 512; {ends['psm-128-at-2048']} and "
-        f"{ends['gpt-at-2048']} if trained at 2,048, where the hybrid has {ends['alternating-at-2048']}"
+        f"c = 128 has {ends['psm-128']}, the hybrid {ends['alternating']} and attention {ends['gpt']} if trained at 512; "
+        f"{ends['psm-128-at-2048']}, {ends['alternating-at-2048']} and {ends['gpt-at-2048']} if trained at 2,048"
     ) in README
 
 
