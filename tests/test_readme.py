@@ -94,7 +94,7 @@ def test_the_table_of_results_is_what_was_measured() -> None:
         [in_s5(model, 4096) for model in ("psm-plain", "gpt2", "mamba")],
         [in_recall(model) for model in ("psm-projection-16", "attention-64", "mamba-64")],
         [in_text(model) for model in ("psm-256", "gpt", "mamba")],
-        [in_text(model) for model in ("alternating", "gpt", "mamba")],
+        [in_text(model) for model in ("deep-hybrid", "gpt", "mamba")],
         [*(in_text(f"{model}-at-2048") for model in ("alternating", "gpt")), "not trained"],
         *map(list, zip(*latency, strict=True)),
     ]
@@ -161,15 +161,17 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     rising = [in_text(f"paper-psm-{c}") for c in (32, 64, 128, 256)]
     assert rising == sorted(rising, key=float)
     assert f"perplexity rises: from {rising[0]} at 32 to {rising[-1]} at 256, where attention has" in README
-    assert f"attention has {in_text('paper-gpt2')}. The hybrid" in README
+    assert f"attention has {in_text('paper-gpt2')}. The hybrid with five" in README
     title = "hybrid: (PSM with c = 128, recent = 1, Mamba) x 3"
     page = (RESULTS / "wikitext" / "README.md").read_text()
     (longer,) = re.findall(rf"with ([\d.]+) times its operations \({re.escape(title)}, trained at 2,048\)", page)
     parameters = {r["model"]: int(r["parameters"]) for r in rows("wikitext")}
-    ratio = parameters["alternating"] / parameters["gpt"]
+    deep, three = (parameters[name] / parameters["gpt"] for name in ("deep-hybrid", "alternating"))
+    deeper = operations("hybrid: (PSM with c = 128, recent = 1, Mamba x 2) x 3, without the last layer", gpt)
     assert (
-        f"The hybrid has {operations(title, gpt)} times the operations of attention, {longer} times in windows of 2,048, "
-        f"and {ratio:.2f} times its parameters"
+        f"five layers of Mamba has {deeper} times the operations of attention and {deep:.2f} times its parameters; the one "
+        f"with three {operations(title, gpt)} times, {longer} times in windows of 2,048, and {three:.2f} times "
+        f"({in_text('alternating')} in windows of 512)"
     ) in README
     others = in_text("hybrid"), in_text("wide-hybrid-at-2048"), in_text("psm-128-at-2048")
     assert f"({others[0]}; {others[1]} in windows of 2,048), nor does c = 128 alone there ({others[2]})" in README
@@ -179,7 +181,7 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     first, then = ([parts[f"{model}-at-2048", end] for model in ("gpt", "alternating")] for end in ("512", "1024"))
     assert f"({first[0]} to {first[1]}; {then[0]} to {then[1]} in the next 512)" in README
     assert (
-        f"c = 128 has {ends['psm-128']}, the hybrid {ends['alternating']} and attention {ends['gpt']} if trained at 512; "
+        f"c = 128 has {ends['psm-128']}, the hybrid of three and three {ends['alternating']} and attention {ends['gpt']} if trained at 512; "
         f"{ends['psm-128-at-2048']}, {ends['alternating-at-2048']} and {ends['gpt-at-2048']} if trained at 2,048"
     ) in README
 
