@@ -167,7 +167,7 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     (longer,) = re.findall(rf"with ([\d.]+) times its operations \({re.escape(title)}, trained at 2,048\)", page)
     parameters = {r["model"]: int(r["parameters"]) for r in rows("wikitext")}
     deep, three = (parameters[name] / parameters["gpt"] for name in ("deep-hybrid", "alternating"))
-    deeper = operations("hybrid: (PSM with c = 128, recent = 1, Mamba x 2) x 3, without the last layer", gpt)
+    deeper = operations("hybrid: PSM x 3 with c = 128, recent = 1; Mamba x 5", gpt)
     assert (
         f"five layers of Mamba has {deeper} times the operations of attention and {deep:.2f} times its parameters; the one "
         f"with three {operations(title, gpt)} times, {longer} times in windows of 2,048, and {three:.2f} times "

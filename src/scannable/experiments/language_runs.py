@@ -96,7 +96,8 @@ def _modern(use: Sizes, vocab_size: int) -> dict[str, Model]:
         ALTERNATING,
     )
     found[DEEP] = model(
-        f"hybrid: (PSM with c = {use.middle}, recent = 1, Mamba x 2) x {pairs}, without the last layer",
+        # All but the last of (PSM, Mamba, Mamba) over and over.
+        f"hybrid: PSM x {pairs} with c = {use.middle}, recent = 1; Mamba x {2 * pairs - 1}",
         stack(*((near, "mamba", "mamba") * pairs)[:-1]),
         ALTERNATING,
         "further",
