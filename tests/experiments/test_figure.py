@@ -187,6 +187,21 @@ def test_models_that_guess_at_every_length_are_named() -> None:
     assert "With c = 4 it guesses among the values of the sequence (93.75% wrong) at every length" in said
 
 
+def test_a_hybrid_is_compared_before_any_transformer_psm_is_there() -> None:
+    known = language_runs.models("laptop", 1024)
+    rows = [outcome(name, 512, loss=loss) for name, loss in (("gpt", 2.0), ("alternating", 1.9), ("mamba", 2.5))]
+    work = {"gpt": 4.0, "alternating": 3.0, "mamba": 1.0}
+    (said,) = language_page._findings(rows, SIZES["laptop"], known, "modern", "gpt", work)
+    assert said == (
+        f"The {known['alternating'].title}: -9.52% from GPT's, with 0.75 times its operations; -45.12% from Mamba's, with "
+        "3.00 times its operations."
+    )
+    (said,) = language_page._findings(
+        [*rows, outcome("psm-32", 512)], SIZES["laptop"], known, "modern", "gpt", work | {"psm-32": 5.0}
+    )
+    assert said.endswith("Transformer-PSM has 1.25 to 1.25 times those of full attention over the same window.")
+
+
 def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:
     return recall_page.Place("family", name, "recurrent", nbytes, Spread.of([accuracy]))
 

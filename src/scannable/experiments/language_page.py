@@ -240,8 +240,8 @@ def _findings(
             ]
             if compared:
                 said.append(f"The {known[name].title}: {'; '.join(compared)}.")
-    if said and against:
-        ratios = [work[psm_name(c, family)] / work[reference] for c in use.chunks if psm_name(c, family) in work]
+    ratios = [work[name] / work[reference] for c in use.chunks if against and (name := psm_name(c, family)) in work]
+    if said and ratios:
         said.append(
             "Operations are those of the forward pass, counted; with its prefix carried through Inf beside every "
             f"chunk, Transformer-PSM has {min(ratios):.2f} to {max(ratios):.2f} times those of full attention over the "
