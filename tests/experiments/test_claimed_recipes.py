@@ -70,7 +70,8 @@ def laptop_runs(
     }
     made: dict[str, Recipe[Any, Any]] = {}
     for part in language_modelling.PARTS:
-        made |= language_runs.final_recipes(common, "laptop", chosen, part, use.seeds)
+        names = language_runs.of_part("laptop", part)
+        made |= language_runs.final_recipes(common, "laptop", chosen, names, use.seeds)
     return made
 
 

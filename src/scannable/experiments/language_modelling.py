@@ -16,8 +16,10 @@ from scannable.experiments.language_runs import (
     Part,
     final_recipes,
     models,
+    of_part,
     plan,
     swept,
+    with_more_seeds,
 )
 from scannable.experiments.scores import RunScore, run_scores
 from scannable.spd.counters import CountedWork
@@ -36,8 +38,8 @@ def run(lab: Laboratory) -> None:
     first, others = use.seeds[:1], use.seeds[1:]
     trained: dict[str, Trained] = {}
     for part in PARTS:
-        trained |= lab.train(final_recipes(common, lab.profile, chosen, part, first), part)
-    trained |= lab.train(final_recipes(common, lab.profile, chosen, "modern", others), "seeds")
+        trained |= lab.train(final_recipes(common, lab.profile, chosen, of_part(lab.profile, part), first), part)
+    trained |= lab.train(final_recipes(common, lab.profile, chosen, with_more_seeds(use), others), "seeds")
     lab.without([f"{name}-{seed}" for name, model in known.items() if model.rate_of not in chosen for seed in first])
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]

@@ -1,6 +1,6 @@
 """Language modelling: which models are trained, with which blocks, and in which order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -257,15 +257,28 @@ def swept(
     return made, {name: common.rates if algorithm == ADAMW else more for name, algorithm in algorithms.items()}
 
 
+def of_part(profile: Profile, part: Part) -> tuple[str, ...]:
+    """The names of its models, in the order in which they are trained."""
+    # What is in a part does not depend on the vocabulary.
+    return tuple(name for name, model in models(profile, 1).items() if model.part == part)
+
+
+def with_more_seeds(use: Sizes) -> tuple[str, ...]:
+    """The models with more than one seed, what most is said of first."""
+    near = (GPT, ALTERNATING, DEEP, longer_name(GPT, use), longer_name(ALTERNATING, use))
+    return (*near, *(psm_name(c) for c in reversed(use.chunks)), MAMBA)
+
+
 def final_recipes(
-    common: Plan, profile: Profile, chosen: Mapping[str, Chosen], part: Part, seeds: tuple[int, ...]
+    common: Plan, profile: Profile, chosen: Mapping[str, Chosen], names: Sequence[str], seeds: tuple[int, ...]
 ) -> dict[str, Recipe[Any, Any]]:
-    """The runs of a part whose learning rate is known, by name and seed."""
+    """The runs of these models, by name and seed, as far as their learning rate is known."""
+    known = models(profile, common.whole.task.vocab_size)
     return {
         f"{name}-{seed}": replace(
             recipe_of(common, profile, model, chosen[model.rate_of].algorithm)(chosen[model.rate_of].rate), seed=seed
         )
         for seed in seeds
-        for name, model in models(profile, common.whole.task.vocab_size).items()
-        if model.part == part and model.rate_of in chosen
+        for name in names
+        if (model := known[name]).rate_of in chosen
     }
