@@ -50,6 +50,7 @@ def laptop_runs(
             **s5.opponent_recipes(use, best, first=True),
             **s5.opponent_recipes(use, best, first=False),
             **s5.longer_recipes(use, best),
+            **s5.direct_recipes(use, best),
             **s5.generator_recipes(use, best),
         }
     if experiment == "mqar":

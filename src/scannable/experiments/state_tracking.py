@@ -18,6 +18,7 @@ from scannable.experiments.state_tracking_runs import (
     HELPED,
     Setting,
     ablations,
+    direct_recipes,
     further_names,
     generator_recipes,
     longer_recipes,
@@ -52,9 +53,11 @@ def run(lab: Laboratory) -> None:
     longer = lab.train(longer_recipes(use, best), "longer")
     generators = lab.train(generator_recipes(use, best), "generators")
     final |= lab.train(opponent_recipes(use, best, first=False), "seeds")
+    direct = lab.train(direct_recipes(use, best), "direct")
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
-    for part, runs in (("final", final), ("ablation", ablated), ("longer", longer), ("generators", generators)):
+    parts = {"final": final, "ablation": ablated, "longer": longer, "direct": direct, "generators": generators}
+    for part, runs in parts.items():
         rows += [row for one in runs.values() for row in run_scores(one, model_of(one), part)]
     save_rows(rows, lab.results / "s5.csv", RunScore)
     save_figure(draw(rows, use), lab.results, "s5")
@@ -63,7 +66,7 @@ def run(lab: Laboratory) -> None:
     if along:
         save_rows(along, lab.results / "associativity.csv")
         save_figure(draw_defects(along), lab.results, "associativity")
-    far = read_far(lab, use, [*final.values(), *longer.values()])
+    far = read_far(lab, use, [*final.values(), *longer.values(), *direct.values()])
     if far:
         save_rows(far, lab.results / "reading.csv")
     lab.leave_records()

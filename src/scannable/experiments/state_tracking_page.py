@@ -12,6 +12,7 @@ from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
 from scannable.experiments.state_tracking_runs import (
+    DIRECT,
     FURTHER,
     GPT2,
     HELPED,
@@ -22,6 +23,7 @@ from scannable.experiments.state_tracking_runs import (
     TITLES,
     WITHOUT,
     Setting,
+    direct_name,
     generator_lengths,
     generators_name,
     longer_name,
@@ -157,6 +159,7 @@ def write_page(
         *_far(far),
         *_ablation(rows),
         *_longer(rows, use),
+        *_direct(rows, use),
         *_generators(rows, use),
         *_associativity(along),
         "## What differs from the paper",
@@ -261,6 +264,19 @@ def _longer(rows: Sequence[RunScore], use: Setting) -> list[str]:
         f"With as many tokens and the same rules, but a curriculum that goes on to {use.longer[-1]}. For DeltaProduct "
         "trained on S5 at 128 its authors (arXiv 2502.10297) report about 170 tokens right and about half of them at "
         "330; theirs is not rerun here.",
+        table(head, lines),
+    ]
+
+
+def _direct(rows: Sequence[RunScore], use: Setting) -> list[str]:
+    head, lines = _errors(rows, {direct_name(name): TITLES[name] for name in DIRECT}, "direct")
+    if not lines:
+        return []
+    longest = use.recipe.curriculum.lengths[-1]
+    return [
+        "## Opponents without a curriculum",
+        "Whether it is the curriculum that holds an opponent up: with as many tokens and the learning rate of the "
+        f"first table, at length {longest} from the start.",
         table(head, lines),
     ]
 

@@ -44,7 +44,11 @@ LATER, LESS = GrowingStateNoise(over=0.3, start=0.4), 0.5
 """Noise for words over generators. Inf, from which Agg starts, has met the products of two generators and no others, so
 that Agg has more to learn, and learns it from afar."""
 FURTHER = (LSTM, DELTA_PRODUCT)
-"""Opponents that are known to track states: more seeds, and longer training lengths."""
+"""Opponents that are known to track states: longer training lengths, and words over generators."""
+WITH_MORE_SEEDS = (LSTM,)
+"""The opponent that learns the training length; of what does not begin, more seeds would say little."""
+DIRECT = (DELTA_PRODUCT, DELTA_NET, RWKV7)
+"""Opponents that can represent every product and that the curriculum may hold up: once more without one."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Setting:
     helped_seeds: tuple[int, ...]
     plain_seeds: tuple[int, ...]
     further_seeds: tuple[int, ...]
-    """Of the opponents in FURTHER; of all others the first one only."""
+    """Of the opponents in WITH_MORE_SEEDS; of all others the first one only."""
     longer: tuple[int, ...]
     """Lengths of the curriculum of those that are trained longer than the others."""
     generators: tuple[int, ...]
@@ -221,7 +225,7 @@ def ablations(use: Setting) -> dict[str, Recipe[Any, Any]]:
 
 
 def opponent_seeds(use: Setting, name: str) -> tuple[int, ...]:
-    return use.further_seeds if name in FURTHER else use.further_seeds[:1]
+    return use.further_seeds if name in WITH_MORE_SEEDS else use.further_seeds[:1]
 
 
 def opponent_recipes(use: Setting, best: Mapping[str, Chosen], *, first: bool) -> dict[str, Recipe[Any, Any]]:
@@ -247,6 +251,22 @@ def longer_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe
             whole = opponent(use, name, best[name])
             curriculum = replace(whole.curriculum, lengths=use.longer, below=whole.curriculum.below[:1])
             made[f"{longer_name(use, name)}-{seed}"] = with_seed(replace(whole, curriculum=curriculum), seed)
+    return made
+
+
+def direct_name(name: str) -> str:
+    return f"{name}-direct"
+
+
+def direct_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
+    """Opponents that are trained at the longest length from the start, with as many tokens as before."""
+    seed = use.further_seeds[0]
+    made: dict[str, Recipe[Any, Any]] = {}
+    for name in DIRECT:
+        if name in best:
+            whole = opponent(use, name, best[name])
+            curriculum = Curriculum(whole.curriculum.lengths[-1:])
+            made[f"{direct_name(name)}-{seed}"] = with_seed(replace(whole, curriculum=curriculum), seed)
     return made
 
 
@@ -280,7 +300,10 @@ def generator_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Rec
 
 def further_names(use: Setting, name: str) -> list[str]:
     """The runs of an opponent beside those of the first table."""
-    if name not in FURTHER:
-        return []
-    counts = [f"{generators_name(name, count)}-{use.generator_seed}" for count in use.generators]
-    return [f"{longer_name(use, name)}-{use.further_seeds[0]}", *counts]
+    found: list[str] = []
+    if name in FURTHER:
+        found.append(f"{longer_name(use, name)}-{use.further_seeds[0]}")
+        found += [f"{generators_name(name, count)}-{use.generator_seed}" for count in use.generators]
+    if name in DIRECT:
+        found.append(f"{direct_name(name)}-{use.further_seeds[0]}")
+    return found
