@@ -176,7 +176,11 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     others = in_text("hybrid"), in_text("wide-hybrid-at-2048"), in_text("psm-128-at-2048")
     assert f"({others[0]}; {others[1]} in windows of 2,048), nor does c = 128 alone there ({others[2]})" in README
     with (RESULTS / "wikitext" / "streams.csv").open() as file:
-        parts = {(r["model"], r["end"]): f"{exp(float(r['loss'])):.3f}" for r in csv.DictReader(file)}
+        read = list(csv.DictReader(file))
+    parts = {
+        place: f"{fmean(exp(float(r['loss'])) for r in read if (r['model'], r['end']) == place):.3f}"
+        for place in {(r["model"], r["end"]) for r in read}
+    }
     ends = {model: value for (model, end), value in parts.items() if end == "16384"}
     first, then = ([parts[f"{model}-at-2048", end] for model in ("gpt", "alternating")] for end in ("512", "1024"))
     assert f"({first[0]} to {first[1]}; {then[0]} to {then[1]} in the next 512)" in README

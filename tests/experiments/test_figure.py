@@ -254,13 +254,16 @@ def test_perplexity_has_a_point_for_each_chunk_length_and_lines_for_what_has_non
 
 def test_streams_have_a_line_for_each_model_and_mark_where_it_was_trained() -> None:
     parts = [
-        language_page.StreamedPart("a", 512, 0, 512, 9, 0.0),
-        language_page.StreamedPart("a", 512, 512, 1024, 9, 1.0),
+        language_page.StreamedPart("a", seed, 512, begin, end, 9, loss)
+        for seed in (0, 1)
+        for begin, end, loss in ((0, 512, 0.0), (512, 1024, 1.0 + seed))
     ]
-    parts += [language_page.StreamedPart("b", 2048, 0, 512, 9, 0.0)]
+    parts += [language_page.StreamedPart("b", 0, 2048, 0, 512, 9, 0.0)]
     axes = only_axes(language_page.draw_streams(parts, {"a": "A", "b": "B"}))
     assert legend(axes) == ["A", "B"] and upright(axes) == [512, 2048]
-    assert drawn(axes)["A"] == ([256, 768], pytest.approx([1, e]))
+    # Perplexities of the seeds are averaged, not their losses.
+    assert drawn(axes)["A"] == ([256, 768], pytest.approx([1, (e + e**2) / 2]))
+    assert language_page.by_position(parts, "a")[512, 1024].cell(2) == "5.05 (2.72 to 7.39)"
 
 
 def test_a_page_says_plainly_what_it_was_made_without() -> None:

@@ -196,12 +196,13 @@ def leave_readings(lab: MadeUp, name: str) -> None:
                 long_reading.keep_reading(folder, long_reading.Reading(count, 4096, (end,), first, 60.0 + length % 7))
     elif name == "wikitext":
         use = TEXT_SIZES[lab.profile]
+        spans = streamed_text.stretches(use.stream, use.context)
         for model in text_models(lab.profile, 257):
-            folder = lab.runs / f"{model}-{use.seeds[0]}"
-            folder.mkdir(parents=True)
-            spans = streamed_text.stretches(use.stream, use.context)
-            parts = [streamed_text.Stretch(*span, 100, 2 + share(model, span)) for span in spans]
-            streamed_text.keep(folder, use.stream, parts)
+            for seed in use.seeds:
+                folder = lab.runs / f"{model}-{seed}"
+                folder.mkdir(parents=True)
+                parts = [streamed_text.Stretch(*span, 100, 2 + share(model, seed, span)) for span in spans]
+                streamed_text.keep(folder, use.stream, parts)
 
 
 def made(name: str, profile: Profile, place: Path) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from scannable.experiments.choice import choices
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
 from scannable.experiments.language_page import StreamedPart, draw, draw_streams, write_page
-from scannable.experiments.language_profiles import SIZES
+from scannable.experiments.language_profiles import SIZES, Sizes
 from scannable.experiments.language_runs import (
+    DEEP,
     Model,
     Part,
     final_recipes,
@@ -68,22 +69,30 @@ def work_per_token(model: Any, length: int) -> float:
 
 
 def read_streams(lab: Laboratory, known: Mapping[str, Model], trained: Mapping[str, Trained]) -> list[StreamedPart]:
-    """Models without learned positions, first seeds; what was read once is kept with the run."""
+    """Models without learned positions, every seed that can be read; what was read once is kept with the run."""
     use = SIZES[lab.profile]
-    streamed = {model.rate_of for model in known.values()} | {n for n, m in known.items() if m.part == "longer"}
+    streamed = (
+        {model.rate_of for model in known.values()} | {n for n, m in known.items() if m.part == "longer"} | {DEEP}
+    )
     rows: list[StreamedPart] = []
     for name, model in known.items():
-        one = trained.get(f"{name}-{use.seeds[0]}")
-        if one is None or name not in streamed or getattr(model.config, "positions", 0) not in (0, "rotary"):
+        if name not in streamed or getattr(model.config, "positions", 0) not in (0, "rotary"):
             continue
-        found = streamed_text.kept(one.folder, use.stream)
-        if found is None:
-            if not lab.trains("streams") or not lab.has_weights(one):
-                lab.without([f"{one.name} as a stream"])
-                continue
-            lab.console.print(f"{lab.name}: {one.name} reads streams of {use.stream:,} tokens", highlight=False)
-            loaded: Any = load_trained(one.folder, device=lab.device)
-            found = streamed_text.measure(loaded.model, loaded.recipe.task, use.stream, use.context)
-            streamed_text.keep(one.folder, use.stream, found)
-        rows += [StreamedPart(name, model.context, s.begin, s.end, s.asked, s.loss) for s in found]
+        runs = [trained[run] for seed in use.seeds if (run := f"{name}-{seed}") in trained]
+        read = {one.recipe.seed: found for one in runs if (found := _stream(lab, one, use)) is not None}
+        if runs and not read:
+            lab.without([f"{runs[0].name} as a stream"])
+        for seed, found in read.items():
+            rows += [StreamedPart(name, seed, model.context, s.begin, s.end, s.asked, s.loss) for s in found]
     return rows
+
+
+def _stream(lab: Laboratory, one: Trained, use: Sizes) -> list[streamed_text.Stretch] | None:
+    """None where nothing was read, and cannot be read here."""
+    found = streamed_text.kept(one.folder, use.stream)
+    if found is None and lab.trains("streams") and lab.has_weights(one):
+        lab.console.print(f"{lab.name}: {one.name} reads streams of {use.stream:,} tokens", highlight=False)
+        loaded: Any = load_trained(one.folder, device=lab.device)
+        found = streamed_text.measure(loaded.model, loaded.recipe.task, use.stream, use.context)
+        streamed_text.keep(one.folder, use.stream, found)
+    return found

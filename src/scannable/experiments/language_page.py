@@ -35,9 +35,10 @@ PAPER = {psm_name(32, "paper"): 24.12, psm_name(256, "paper"): 22.45, PAPER_GPT2
 
 @dataclass(frozen=True)
 class StreamedPart:
-    """A model over some positions of its streams."""
+    """A run over some positions of its streams."""
 
     model: str
+    seed: int
     trained_at: int
     begin: int
     end: int
@@ -115,16 +116,28 @@ def _point(
         axes.plot([chunk], [found.mean], marker, color=color, markersize=9, linestyle="", label=titles[name])
 
 
+def by_position(parts: Sequence[StreamedPart], model: str) -> dict[tuple[int, int], Spread]:
+    """The perplexity of a model from one position to another, over its seeds."""
+    mine = [part for part in parts if part.model == model]
+    return {
+        span: Spread.of([exp(part.loss) for part in mine if (part.begin, part.end) == span])
+        for span in sorted({(part.begin, part.end) for part in mine})
+    }
+
+
 def draw_streams(parts: Sequence[StreamedPart], titles: Mapping[str, str]) -> Figure:
     """Perplexity by position, each stretch of positions at its middle."""
     figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots()
-    for i, name in enumerate(dict.fromkeys(part.model for part in parts)):
-        mine = [part for part in parts if part.model == name]
-        line = "-" if mine[0].trained_at == min(part.trained_at for part in parts) else "--"
-        middles = [(part.begin + part.end) / 2 for part in mine]
-        axes.plot(middles, [exp(part.loss) for part in mine], line, marker=".", color=f"C{i}", label=titles[name])
-    for length in sorted({part.trained_at for part in parts}):
+    lengths = {part.model: part.trained_at for part in parts}
+    for i, (name, trained_at) in enumerate(lengths.items()):
+        found = by_position(parts, name)
+        line = "-" if trained_at == min(lengths.values()) else "--"
+        middles = [(begin + end) / 2 for begin, end in found]
+        mean, low, high = ([getattr(one, which) for one in found.values()] for which in ("mean", "least", "greatest"))
+        axes.plot(middles, mean, line, marker=".", color=f"C{i}", label=titles[name])
+        axes.fill_between(middles, low, high, color=f"C{i}", alpha=0.15, linewidth=0)
+    for length in sorted(set(lengths.values())):
         axes.axvline(length, color="grey", linewidth=1, linestyle=":")
         axes.text(length * 1.02, 0.02, f"trained at {length:,}", color="grey", fontsize=8, va="bottom",
                   transform=axes.get_xaxis_transform())  # fmt: skip
@@ -274,15 +287,16 @@ def _streams(parts: Sequence[StreamedPart], titles: Mapping[str, str], use: Size
     spans = sorted({(part.begin, part.end) for part in parts})
     lines: list[list[object]] = []
     for name in dict.fromkeys(part.model for part in parts):
-        found = {(part.begin, part.end): exp(part.loss) for part in parts if part.model == name}
-        lines.append([titles[name], *(f"{found[span]:.3f}" if span in found else "" for span in spans)])
+        found, seeds = by_position(parts, name), len({part.seed for part in parts if part.model == name})
+        lines.append([titles[name], seeds, *(found[span].cell(3) if span in found else "" for span in spans)])
     return [
         f"## Streams of {use.stream:,} tokens",
         f"The test split as streams of {use.stream:,} tokens, read from state to state without a window: perplexity by "
-        "position, first seeds (`streams.csv`). The positions of Transformer-PSM are those within a chunk and its "
-        "prefix, at any place of the stream the same; those of attention go on, beyond all that it was trained at.",
+        "position, of the seeds that were read (`streams.csv`). The positions of Transformer-PSM are those within a "
+        "chunk and its prefix, at any place of the stream the same; those of attention go on, beyond all that it was "
+        "trained at.",
         "![perplexity by position](streams.png)",
-        table(["model", *(f"{begin:,} to {end:,}" for begin, end in spans)], lines),
+        table(["model", "seeds", *(f"{begin:,} to {end:,}" for begin, end in spans)], lines),
     ]
 
 
