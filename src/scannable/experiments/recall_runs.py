@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Literal
 
 from scannable.experiments.laboratory import at_rate
@@ -199,11 +200,14 @@ def swept(use: Setting) -> tuple[dict[str, Callable[[float], Recipe[Any, Any]]],
 
 
 def final_recipes(use: Setting, rates: Mapping[str, float], seeds: tuple[int, ...]) -> dict[str, Recipe[Any, Any]]:
-    """The runs of the page, by name and seed, of the families whose rate is known; seeds in turn."""
+    """The runs of the page, by name and seed, of the families whose rate is known; seeds in turn, and in each the
+    largest state of every family first.
+    """
+    known = [[(family, name) for name in reversed(one.models)] for family, one in use.families.items()]
+    in_turn = [one for of_a_size in zip_longest(*known) for one in of_a_size if one is not None]
     return {
-        f"{name}-{seed}": with_seed(at_rate(use.recipe, config)(rates[family]), seed)
+        f"{name}-{seed}": with_seed(at_rate(use.recipe, use.models[name])(rates[family]), seed)
         for seed in seeds
-        for family, one in use.families.items()
+        for family, name in in_turn
         if family in rates
-        for name, config in one.models.items()
     }
