@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import scannable as sc
+from scannable.models.layer_options import LSTMOptions, PSMOptions
 from scannable.recipes.aids import AggFromInf, GrowingStateNoise
 
 
@@ -37,10 +38,18 @@ def test_noise_grows_with_the_progress_of_a_run() -> None:
         assert abs(float(noise.std()) - expected) < 0.01
 
 
+def test_noise_grows_in_every_layer_that_has_some() -> None:
+    layers = (LSTMOptions(state_noise=0.4), PSMOptions(chunk_length=4, state_noise=0.2), "lstm", "mamba")
+    model: Any = sc.LM(sc.LMConfig(7, layers, width=16, heads=2))
+    GrowingStateNoise(over=0.5).before_step(model, 0.25)
+    noises = {part.state_noise: part.noise for part in model.modules() if hasattr(part, "state_noise")}
+    assert noises == {0.4: pytest.approx(0.2), 0.2: pytest.approx(0.1), 0.0: 0.0}
+
+
 def test_noise_is_refused_where_there_is_none() -> None:
     model = model_of()
     model.layer.agg = torch.nn.Identity()
-    with pytest.raises(TypeError, match="needs an Agg with a `noise`, not Identity"):
+    with pytest.raises(TypeError, match="such as the Agg of a Transformer-PSM or an LSTM; TransformerPSM has none"):
         GrowingStateNoise().before_step(model, 0.5)
     for over in (0.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match="over="):

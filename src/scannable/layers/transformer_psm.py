@@ -12,6 +12,7 @@ from scannable.layers.psm import PSMLayer
 from scannable.layers.psm_choices import PSMChoices
 from scannable.nn.block_config import BlockConfig, check_block
 from scannable.nn.cache import KVCache
+from scannable.nn.state_noise import with_noise
 from scannable.nn.transformer import Transformer
 
 
@@ -31,6 +32,7 @@ class TransformerAgg(nn.Module):
         super().__init__()
         c = choices.chunk_length
         self.unit: bool = choices.unit_states
+        self.state_noise: float = choices.state_noise
         self.noise: float = choices.state_noise
         """Deviation of the Gaussian noise on what Agg returns in training, as a fraction of its size; 0 for none. May
         be set at any time, and is not saved with the weights."""
@@ -68,12 +70,7 @@ class TransformerAgg(nn.Module):
             both = self.projection(self.transformer(pair).transpose(-1, -2)).transpose(-1, -2)
         if self.unit:
             both = nn.functional.rms_norm(both, both.shape[-1:])
-        return self._with_noise(both) if self.training and self.noise else both
-
-    def _with_noise(self, states: Float[Tensor, "*b c d"]) -> Float[Tensor, "*b c d"]:
-        # Relative, or the gain of the last LayerNorm would grow until the noise no longer matters.
-        size = states.detach().square().mean((-1, -2), keepdim=True).sqrt()
-        return states + self.noise * size * torch.randn_like(states)
+        return with_noise(both, self.noise, (-1, -2)) if self.training and self.noise else both
 
 
 class TransformerInf(nn.Module):

@@ -236,6 +236,9 @@ class LSTMOptions(LayerOptions):
 
     layer: ClassVar[str] = "lstm"
 
+    state_noise: float = 0.0
+    """On the state that each position starts from, in training only, as a fraction of its size."""
+
 
 @configurable
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from scannable.training.callbacks import Callback
 @configurable
 @dataclass(frozen=True)
 class GrowingStateNoise(Callback):
-    """The noise on Agg's states grows in a straight line from nothing to the model's `state_noise`.
+    """The noise on the states of a Transformer-PSM's Agg, or of an LSTM, grows in a straight line from nothing to their
+    `state_noise`.
 
     for step in range(steps):
         GrowingStateNoise(over=0.5).before_step(model, step / steps)
@@ -34,10 +35,15 @@ class GrowingStateNoise(Callback):
             )
 
     def before_step(self, model: Any, progress: float) -> None:
-        if not hasattr(model.agg, "noise"):
-            raise TypeError(f"GrowingStateNoise needs an Agg with a `noise`, not {type(model.agg).__name__}")
+        noisy = [part for part in model.modules() if hasattr(part, "state_noise") and hasattr(part, "noise")]
+        if not noisy:
+            raise TypeError(
+                "GrowingStateNoise needs a part with `state_noise`, such as the Agg of a Transformer-PSM or an LSTM; "
+                f"{type(model).__name__} has none"
+            )
         grown = min(1.0, max(0.0, progress - self.start) / self.over)
-        model.agg.noise = grown * model.config.state_noise
+        for part in noisy:
+            part.noise = grown * part.state_noise
 
 
 @configurable
