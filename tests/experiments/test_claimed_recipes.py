@@ -51,6 +51,7 @@ def laptop_runs(
             **s5.opponent_recipes(use, best, first=False),
             **s5.longer_recipes(use, best),
             **s5.direct_recipes(use, best),
+            **s5.noisy_recipes(use, best),
             **s5.generator_recipes(use, best),
         }
     if experiment == "mqar":

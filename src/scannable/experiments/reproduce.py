@@ -35,7 +35,7 @@ MODULES: dict[Name, str] = {
 
 
 PARTS: dict[Name, tuple[str, ...]] = {
-    "s5": ("psm", "opponents", "ablation", "longer", "generators", "seeds", "direct", "reading"),
+    "s5": ("psm", "opponents", "noise", "ablation", "longer", "generators", "seeds", "direct", "reading"),
     "mqar": ("sweep", "first", "seeds"),
     "wikitext": ("sweep", "modern", "further", "paper", "longer", "seeds", "streams"),
 }

@@ -22,6 +22,7 @@ from scannable.experiments.state_tracking_runs import (
     further_names,
     generator_recipes,
     longer_recipes,
+    noisy_recipes,
     opponent_recipes,
     opponent_seeds,
     psm_recipes,
@@ -49,6 +50,7 @@ def run(lab: Laboratory) -> None:
             lab.without([f"{name}-{seed}" for seed in opponent_seeds(use, name)])
             lab.without(further_names(use, name))
     final = psm | lab.train(opponent_recipes(use, best, first=True), "opponents")
+    final |= lab.train(noisy_recipes(use, best), "noise")
     ablated = lab.train(ablations(use), "ablation")
     longer = lab.train(longer_recipes(use, best), "longer")
     generators = lab.train(generator_recipes(use, best), "generators")

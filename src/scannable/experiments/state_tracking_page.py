@@ -357,13 +357,15 @@ def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) 
 
 def _differences(profile: Profile, use: Setting) -> str:
     curriculum, more = use.recipe.curriculum, helped(use.recipe)
+    tried = ", which was chosen in trials on other samples by their validation split" if profile == "laptop" else ""
     help_ = (
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
         f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the "
         "first half of the run (`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to "
-        "be helped.\n"
+        "be helped; noise on its states an LSTM can have as well, and one of them has it, growing over the same steps "
+        f"to {use.lstm_noise:g} of their size{tried}.\n"
     )
     if profile == "paper":
         return (

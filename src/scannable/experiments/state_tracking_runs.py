@@ -12,22 +12,25 @@ from scannable.models.layer_options import (
     DeltaNetOptions,
     DeltaProductOptions,
     LayerOptions,
+    LSTMOptions,
 )
 from scannable.models.lm_config import GPT2_INIT_STD, LMConfig
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.recipes.aids import GrowingStateNoise
 from scannable.recipes.seeds import for_trials, with_seed
-from scannable.recipes.state_tracking import TEST_LENGTHS, Aid, helped, shared
+from scannable.recipes.state_tracking import NOISE, TEST_LENGTHS, Aid, helped, shared
 from scannable.tasks import GroupTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
 HELPED, PSM = "psm-helped", "psm-plain"
 GPT2, WITHOUT_POSITIONS, MAMBA = "gpt2", "gpt2-no-positions", "mamba"
 LSTM, DELTA_PRODUCT, DELTA_NET, RWKV7 = "lstm", "deltaproduct", "deltanet", "rwkv7"
+NOISY_LSTM = "lstm-noise"
 TITLES = {
     HELPED: "Transformer-PSM, helped",
     PSM: "Transformer-PSM, plain",
     LSTM: "LSTM",
+    NOISY_LSTM: "LSTM, noise on its states",
     DELTA_PRODUCT: "DeltaProduct, 4 reflections a token",
     DELTA_NET: "DeltaNet, negative eigenvalues",
     RWKV7: "RWKV-7",
@@ -66,6 +69,8 @@ class Setting:
     plain_seeds: tuple[int, ...]
     further_seeds: tuple[int, ...]
     """Of the opponents in WITH_MORE_SEEDS; of all others the first one only."""
+    lstm_noise: float
+    """On the states of the LSTM that has some, as a fraction of their size."""
     longer: tuple[int, ...]
     """Lengths of the curriculum of those that are trained longer than the others."""
     generators: tuple[int, ...]
@@ -95,6 +100,7 @@ def setting(profile: Profile) -> Setting:
         helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
         plain_seeds=(0,) if smoky else (0, 1, 2),
         further_seeds=(0,) if smoky else (0, 1, 2),
+        lstm_noise=0.5,
         longer=(3, 8) if smoky else (3, 4, 6, 8, 12, 18, 32, 64, 128),
         generators=(4,) if smoky else (4, 8, 32),
         # Those of the first seed were used up: runs with more noise, on which the choice was made, were tested on them.
@@ -238,6 +244,16 @@ def opponent_recipes(use: Setting, best: Mapping[str, Chosen], *, first: bool) -
     }
 
 
+def noisy_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
+    """The LSTM with that one of the aids which it can have, at the rate it has without."""
+    if LSTM not in best:
+        return {}
+    seed, whole = use.further_seeds[0], opponent(use, LSTM, best[LSTM])
+    layers = tuple(LSTMOptions(state_noise=use.lstm_noise) for _ in whole.model.layers)
+    noisy = replace(whole, model=replace(whole.model, layers=layers), callbacks=(NOISE,))
+    return {f"{NOISY_LSTM}-{seed}": with_seed(noisy, seed)}
+
+
 def longer_name(use: Setting, name: str) -> str:
     return f"{name}-to-{use.longer[-1]}"
 
@@ -301,6 +317,8 @@ def generator_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Rec
 def further_names(use: Setting, name: str) -> list[str]:
     """The runs of an opponent beside those of the first table."""
     found: list[str] = []
+    if name == LSTM:
+        found.append(f"{NOISY_LSTM}-{use.further_seeds[0]}")
     if name in FURTHER:
         found.append(f"{longer_name(use, name)}-{use.further_seeds[0]}")
         found += [f"{generators_name(name, count)}-{use.generator_seed}" for count in use.generators]

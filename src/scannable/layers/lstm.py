@@ -68,9 +68,7 @@ class LSTM(RecurrentLayer):
         last = y.gather(1, (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.width))[:, 0]
         return y, torch.where((lengths > 0)[:, None], last, start[0][0]), c
 
-    def _noisily(
-        self, x: Tensor, start: tuple[Tensor, Tensor], keep: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _noisily(self, x: Tensor, start: tuple[Tensor, Tensor], keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The same cell at one position after another, each with noise on the state that it starts from."""
         (h, c), noises = (part[0] for part in start), (torch.randn_like(x), torch.randn_like(x))
         outputs: list[Tensor] = []
