@@ -203,7 +203,7 @@ def final_recipes(use: Setting, rates: Mapping[str, float], seeds: tuple[int, ..
     """The runs of the page, by name and seed, of the families whose rate is known; seeds in turn, and in each the
     largest state of every family first.
     """
-    known = [[(family, name) for name in reversed(one.models)] for family, one in use.families.items()]
+    known = [[(family, name) for name in reversed(list(one.models))] for family, one in use.families.items()]
     in_turn = [one for of_a_size in zip_longest(*known) for one in of_a_size if one is not None]
     return {
         f"{name}-{seed}": with_seed(at_rate(use.recipe, use.models[name])(rates[family]), seed)
