@@ -72,7 +72,7 @@ def laptop_runs(
     }
     made: dict[str, Recipe[Any, Any]] = {}
     for part in language_modelling.PARTS:
-        names = language_runs.of_part("laptop", part)
+        names = language_runs.of_part(known, part)
         made |= language_runs.final_recipes(common, "laptop", chosen, names, use.seeds)
     return made
 

@@ -184,7 +184,10 @@ def assert_configurations(left: Left) -> None:
 
 
 OTHER: dict[Name, Callable[[str], bool]] = {
-    "s5": lambda name: name.startswith("psm-helped") or "-without-" in name or "-to-" in name or "-generators" in name,
+    "s5": lambda name: (
+        name.startswith("psm-helped")
+        or any(part in name for part in ("-without-", "-to-", "-generators", "-direct", "-noise"))
+    ),
     "mqar": lambda name: False,
     "wikitext": lambda name: "-at-" in name,
 }
@@ -254,7 +257,10 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert [row for row in read if row[0] == "psm-helped"] == [
         ("psm-helped", "0", "300", "600"), ("psm-helped", "0", "600", "600"), ("psm-helped", "1", "300", "600"),
     ]  # fmt: skip
-    for heading in ("million tokens", "three aids one by one", "trained to 8", "a few generators", "associative Agg"):
+    for heading in (
+        "million tokens", "three aids one by one", "trained to 8", "without a curriculum", "a few generators",
+        "associative Agg",
+    ):  # fmt: skip
         assert heading in left.page
     assert "PD-SSM (theirs) |  |  | 100 |" in left.page and "arXiv 2507.02782" in left.page
     with (left.results / "associativity.csv").open() as file:
@@ -271,12 +277,12 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert ": run 1 of " not in ended.said and not (left.runs / "gpt2-0").exists()
     (said,) = (line for line in left.page.splitlines() if line.startswith("**Made before all runs were finished.**"))
     for name in (
-        "`psm-helped` 1;", "`gpt2` 0.", "`psm-plain` 0;", "`lstm` 0;", "`lstm-to-8` 0;", "`lstm-4-generators` 1",
+        "`psm-helped` 1;", "`gpt2` 0.", "`psm-plain` 0;", "`lstm` 0;", "`lstm-to-8` 0;", "`lstm-noise` 0;", "`lstm-4-generators` 1",
         "`sweep-lstm` 0.001, 0.003, 0.01;", "`sweep-lstm-adamw` 0.001, 0.003, 0.01;",
     ):  # fmt: skip
         assert name in said
     models = {row["model"] for row in left.rows if row["part"] == "final"}
-    assert models == MODELS["s5"] - {"lstm", "gpt2", "psm-plain"}
+    assert models == MODELS["s5"] - {"lstm", "lstm-noise", "gpt2", "psm-plain"}
     # Its record stays: it may be all that is left of it.
     assert (left.results / "finished" / "gpt2-0.json").exists()
     # A part by itself is trained, and nothing else.

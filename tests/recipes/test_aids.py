@@ -49,7 +49,7 @@ def test_noise_grows_in_every_layer_that_has_some() -> None:
 def test_noise_is_refused_where_there_is_none() -> None:
     model = model_of()
     model.layer.agg = torch.nn.Identity()
-    with pytest.raises(TypeError, match="such as the Agg of a Transformer-PSM or an LSTM; TransformerPSM has none"):
+    with pytest.raises(TypeError, match="such as the Agg of a Transformer-PSM, or an LSTM; TransformerPSM"):
         GrowingStateNoise().before_step(model, 0.5)
     for over in (0.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match="over="):

@@ -12,7 +12,6 @@ from scannable.experiments.laboratory import Laboratory, Trained
 from scannable.experiments.language_page import StreamedPart, draw, draw_streams, write_page
 from scannable.experiments.language_profiles import SIZES, Sizes
 from scannable.experiments.language_runs import (
-    DEEP,
     Model,
     Part,
     final_recipes,
@@ -39,8 +38,8 @@ def run(lab: Laboratory) -> None:
     first, others = use.seeds[:1], use.seeds[1:]
     trained: dict[str, Trained] = {}
     for part in PARTS:
-        trained |= lab.train(final_recipes(common, lab.profile, chosen, of_part(lab.profile, part), first), part)
-    trained |= lab.train(final_recipes(common, lab.profile, chosen, with_more_seeds(use), others), "seeds")
+        trained |= lab.train(final_recipes(common, lab.profile, chosen, of_part(known, part), first), part)
+    trained |= lab.train(final_recipes(common, lab.profile, chosen, with_more_seeds(known, use), others), "seeds")
     lab.without([f"{name}-{seed}" for name, model in known.items() if model.rate_of not in chosen for seed in first])
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
@@ -69,20 +68,19 @@ def work_per_token(model: Any, length: int) -> float:
 
 
 def read_streams(lab: Laboratory, known: Mapping[str, Model], trained: Mapping[str, Trained]) -> list[StreamedPart]:
-    """Models without learned positions, every seed that can be read; what was read once is kept with the run."""
+    """Models without learned positions, every seed; what was read once is kept with the run."""
     use = SIZES[lab.profile]
-    streamed = (
-        {model.rate_of for model in known.values()} | {n for n, m in known.items() if m.part == "longer"} | {DEEP}
-    )
+    streamed = {model.rate_of for model in known.values()} | {n for n, m in known.items() if m.part == "longer"}
     rows: list[StreamedPart] = []
     for name, model in known.items():
         if name not in streamed or getattr(model.config, "positions", 0) not in (0, "rotary"):
             continue
-        runs = [trained[run] for seed in use.seeds if (run := f"{name}-{seed}") in trained]
-        read = {one.recipe.seed: found for one in runs if (found := _stream(lab, one, use)) is not None}
-        if runs and not read:
-            lab.without([f"{runs[0].name} as a stream"])
-        for seed, found in read.items():
+        for one in (trained[run] for seed in use.seeds if (run := f"{name}-{seed}") in trained):
+            found = _stream(lab, one, use)
+            if found is None:
+                lab.without([f"{one.name} as a stream"])
+                continue
+            seed = one.recipe.seed
             rows += [StreamedPart(name, seed, model.context, s.begin, s.end, s.asked, s.loss) for s in found]
     return rows
 

@@ -292,7 +292,7 @@ def _streams(parts: Sequence[StreamedPart], titles: Mapping[str, str], use: Size
     return [
         f"## Streams of {use.stream:,} tokens",
         f"The test split as streams of {use.stream:,} tokens, read from state to state without a window: perplexity by "
-        "position, of the seeds that were read (`streams.csv`). The positions of Transformer-PSM are those within a "
+        "position (`streams.csv`). The positions of Transformer-PSM are those within a "
         "chunk and its prefix, at any place of the stream the same; those of attention go on, beyond all that it was "
         "trained at.",
         "![perplexity by position](streams.png)",

@@ -257,16 +257,16 @@ def swept(
     return made, {name: common.rates if algorithm == ADAMW else more for name, algorithm in algorithms.items()}
 
 
-def of_part(profile: Profile, part: Part) -> tuple[str, ...]:
+def of_part(known: Mapping[str, Model], part: Part) -> list[str]:
     """The names of its models, in the order in which they are trained."""
-    # What is in a part does not depend on the vocabulary.
-    return tuple(name for name, model in models(profile, 1).items() if model.part == part)
+    return [name for name, model in known.items() if model.part == part]
 
 
-def with_more_seeds(use: Sizes) -> tuple[str, ...]:
+def with_more_seeds(known: Mapping[str, Model], use: Sizes) -> list[str]:
     """The models with more than one seed, what most is said of first."""
     near = (GPT, ALTERNATING, DEEP, longer_name(GPT, use), longer_name(ALTERNATING, use))
-    return (*near, *(psm_name(c) for c in reversed(use.chunks)), MAMBA)
+    names = (*near, *(psm_name(c) for c in reversed(use.chunks)), MAMBA)
+    return [name for name in names if name in known]
 
 
 def final_recipes(

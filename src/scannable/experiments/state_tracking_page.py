@@ -275,8 +275,9 @@ def _direct(rows: Sequence[RunScore], use: Setting) -> list[str]:
     longest = use.recipe.curriculum.lengths[-1]
     return [
         "## Opponents without a curriculum",
-        "Whether it is the curriculum that holds an opponent up: with as many tokens and the learning rate of the "
-        f"first table, at length {longest} from the start.",
+        f"The same at length {longest} from the start, to see whether it is the curriculum that holds them up: with as "
+        "many steps as before, and the learning rate of the first table, which was chosen at the first length of the "
+        "curriculum.",
         table(head, lines),
     ]
 
@@ -356,18 +357,18 @@ def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) 
 
 
 def _differences(profile: Profile, use: Setting) -> str:
-    curriculum, more = use.recipe.curriculum, helped(use.recipe)
-    tried = ", which was chosen in trials on other samples by their validation split" if profile == "laptop" else ""
+    curriculum, more, small = use.recipe.curriculum, helped(use.recipe), profile != "paper"
+    tried = " (0.5 was tried first, and left half-way, when the validation error grew with it)" if small else ""
     help_ = (
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
         f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the "
         "first half of the run (`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to "
-        "be helped; noise on its states an LSTM can have as well, and one of them has it, growing over the same steps "
-        f"to {use.lstm_noise:g} of their size{tried}.\n"
+        "be helped, but an LSTM can have noise as well, and one row has it: on h and c before every token, growing "
+        f"over the same steps to {use.lstm_noise:g} of the size of each{tried}.\n"
     )
-    if profile == "paper":
+    if not small:
         return (
             "- Sizes and schedule are the paper's; Agg is bidirectional, error is over the whole test set, and the "
             f"learning rates of the opponents are swept.\n{help_}"
@@ -389,7 +390,8 @@ def _differences(profile: Profile, use: Setting) -> str:
         "was made larger because models with less of it, trained before on the samples of seeds 0 to 2, erred "
         "far beyond the test lengths, on the test split too: seeds 3 and 4 alone have samples that no choice has seen. "
         "The opponents had the sweep of optimizers and learning "
-        "rates and no such search.\n"
+        "rates and no such search. More seeds than one have the LSTM alone, which was decided when the first ones "
+        "were known.\n"
         "- DeltaProduct has one layer with four reflections a token, which make any permutation of five things; LSTM, "
         "DeltaNet, RWKV-7 and Mamba have two layers.\n"
         "- GPT-2 has learned positions up to the longest test length, of which it saw 18 in training; the variant "

@@ -20,8 +20,9 @@ class LSTM(RecurrentLayer):
     Parallel depth is n, so it has no SPD class.
 
     Args:
-        state_noise: Gaussian noise on the state that each position starts from, in training only, as a fraction of its
-            size. `noise` is that of now; `recipes.aids.GrowingStateNoise` lets it grow from nothing.
+        state_noise: Gaussian noise on the h and on the c that each position starts from, in training only, as a
+            fraction of the size of each. `noise` is that of now; `recipes.aids.GrowingStateNoise` lets it grow from
+            nothing.
 
     >>> layer = sc.zoo.LSTM(width=16, heads=2)
     >>> y, state = layer.extend(torch.randn(1, 50, 16), layer.initial_state(1))
@@ -70,6 +71,8 @@ class LSTM(RecurrentLayer):
 
     def _noisily(self, x: Tensor, start: tuple[Tensor, Tensor], keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The same cell at one position after another, each with noise on the state that it starts from."""
+        if keep is not None:
+            x = x.where(keep[..., None], 0)
         (h, c), noises = (part[0] for part in start), (torch.randn_like(x), torch.randn_like(x))
         outputs: list[Tensor] = []
         for t, (of_h, of_c) in enumerate(zip(*(noise.unbind(1) for noise in noises), strict=True)):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from scannable.layers.psm_choices import PSMChoices
-from scannable.models.config_checks import check_sizes
+from scannable.models.config_checks import check_number, check_sizes
 from scannable.models.transformer_psm_config import check_psm
 from scannable.storage.checked_fields import check_fields
 from scannable.storage.registry import configurable
@@ -238,6 +238,10 @@ class LSTMOptions(LayerOptions):
 
     state_noise: float = 0.0
     """On the state that each position starts from, in training only, as a fraction of its size."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self, "state_noise", lambda noise: noise >= 0, "be 0 or above")
 
 
 @configurable

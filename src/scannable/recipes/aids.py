@@ -1,4 +1,4 @@
-"""What helps a Transformer-PSM to learn a state that holds: callbacks for a recipe, or for a loop of your own."""
+"""What helps a model to learn a state that holds: callbacks for a recipe, or for a loop of your own."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +38,8 @@ class GrowingStateNoise(Callback):
         noisy = [part for part in model.modules() if hasattr(part, "state_noise") and hasattr(part, "noise")]
         if not noisy:
             raise TypeError(
-                "GrowingStateNoise needs a part with `state_noise`, such as the Agg of a Transformer-PSM or an LSTM; "
-                f"{type(model).__name__} has none"
+                "GrowingStateNoise needs a part with a `noise` and a `state_noise` for it to grow to, such as the Agg "
+                f"of a Transformer-PSM, or an LSTM; {type(model).__name__} has none"
             )
         grown = min(1.0, max(0.0, progress - self.start) / self.over)
         for part in noisy:

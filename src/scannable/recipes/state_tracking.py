@@ -61,9 +61,8 @@ def helped(
 ) -> Recipe[TransformerPSMConfig, GroupTask]:
     """The same with an Agg that starts from Inf's weights, and states of unit size with noise on them.
 
-    A first stage ends when the second position is learned, at which no Agg takes part; Inf is copied after it. Noise on
-    the states is kin to arXiv 2507.02782 (Buitrago Ruiz and Gu), where recurrent models that start from noisy states in
-    training go on beyond its lengths.
+    A first stage ends when the second position is learned, at which no Agg takes part; Inf is copied after it. Where
+    noise on the states comes from: `nn/state_noise.py`.
 
     Args:
         without: leave this aid out, and all else as it is.
