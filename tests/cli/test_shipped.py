@@ -112,7 +112,7 @@ def test_generate_says_so_where_no_language_model_is_shipped(
 def test_generate_takes_the_shipped_language_model_when_nothing_is_named(scannable: Command) -> None:
     code, said = scannable("generate", "--prompt", "def main(", "--tokens", 12)
     assert code == 0 and said.strip()
-    assert scannable("generate", "stdlib", "--prompt", "def main(", "--tokens", 12) == (0, said)
+    assert scannable("generate", "stdlib-hybrid", "--prompt", "def main(", "--tokens", 12) == (0, said)
 
 
 def test_a_shipped_model_generates(scannable: Command) -> None:

@@ -26,7 +26,7 @@ CLAIMS = {
     "mqar": ("mqar", "psm-projection-16-0"),
     "stdlib": ("wikitext", "psm-128-0"),
     "stdlib-mamba": ("wikitext", "mamba-0"),
-    "stdlib-hybrid": ("wikitext", "alternating-0"),
+    "stdlib-hybrid": ("wikitext", "deep-hybrid-0"),
 }
 """The recipe, the experiment, and the name of the run there."""
 

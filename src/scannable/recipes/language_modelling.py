@@ -36,9 +36,10 @@ def stdlib_mamba() -> Recipe[LMConfig, TextTask]:
 
 @recipe
 def stdlib_hybrid() -> Recipe[LMConfig, TextTask]:
-    """The same with layers of Transformer-PSM (chunks of 128, recent = 1, prefix as memory) and of Mamba in turn."""
+    """The same with three layers of Transformer-PSM (c = 128, recent = 1, prefix as memory) among five of Mamba."""
     psm = PSMOptions(chunk_length=128, agg_layers=1, inf_layers=1, prefix="memory", recent=1, **BLOCKS)
-    return on_the_standard_library(LMConfig(VOCABULARY, (psm, "mamba") * 3, WIDTH, HEADS, tie_weights=True), 1.6e-2)
+    layers = (psm, "mamba", "mamba", psm, "mamba", "mamba", psm, "mamba")
+    return on_the_standard_library(LMConfig(VOCABULARY, layers, WIDTH, HEADS, tie_weights=True), 1.6e-2)
 
 
 def on_the_standard_library(model: M, rate: float) -> Recipe[M, TextTask]:

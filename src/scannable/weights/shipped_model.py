@@ -80,7 +80,7 @@ def shipped_models(place: Path = PLACE) -> list[str]:
 
     >>> from scannable.weights import shipped_models
     >>> shipped_models()
-    ['s5', 'stdlib']
+    ['s5', 'stdlib-hybrid']
     """
     return sorted(path.parent.name for path in place.glob(f"*/{MANIFEST}"))
 
@@ -89,7 +89,7 @@ def shipped(name: str, place: Path = PLACE) -> Shipped:
     """The model of that name, its manifest checked, its files still to be.
 
     >>> from scannable.weights import shipped
-    >>> shipped("stdlib").is_language_model
+    >>> shipped("stdlib-hybrid").is_language_model
     True
     """
     names = shipped_models(place)

@@ -12,9 +12,11 @@ def models() -> None:
     """
     from scannable.weights.shipped_model import shipped, shipped_models
 
-    for name in shipped_models():
+    names = shipped_models()
+    indent = max((len(name) for name in names), default=0) + 2
+    for name in names:
         about = shipped(name)
         size = f"{about.parameters:,} parameters, {about.nbytes / 1e6:.1f} MB"
-        print(f"{name:<8}{about.title}")
-        print(f"{'':<8}{size}; {about.which} weights, step {about.step:,}, {about.tokens / 1e6:,.1f} M tokens")
-        print(f"{'':<8}{about.found}")
+        print(f"{name:<{indent}}{about.title}")
+        print(f"{'':<{indent}}{size}; {about.which} weights, step {about.step:,}, {about.tokens / 1e6:,.1f} M tokens")
+        print(f"{'':<{indent}}{about.found}")
