@@ -44,6 +44,11 @@ def seeds(experiment: str, *models: str) -> str:
     return SEEDS[count]
 
 
+def counts(*models: str) -> str:
+    """How many seeds each of some language models has."""
+    return ", ".join(str(len({r["seed"] for r in rows("wikitext") if r["model"] == model})) for model in models)
+
+
 def in_s5(model: str, length: int, folder: str = "s5") -> str:
     """The mean over seeds."""
     found = [float(r["error"]) for r in rows("s5", folder) if (r["model"], r["length"]) == (model, str(length))]
@@ -102,6 +107,9 @@ def test_the_table_of_results_is_what_was_measured() -> None:
     assert f"mean of {seeds('s5', 'psm-helped')}, {others}" in README
     assert f"mean of {seeds('s5', 'psm-plain')}, {others}" in README
     assert f"error, {seeds('mqar', 'psm-projection-16', 'attention-64', 'mamba-64')}, %" in README
+    assert f"perplexity per token of a BPE; seeds {counts('psm-256', 'gpt', 'mamba')} |" in README
+    assert f"the same; seeds {counts('deep-hybrid', 'gpt', 'mamba')} |" in README
+    assert f"three of each | the same; seeds {counts('alternating-at-2048', 'gpt-at-2048')} |" in README
     assert f"which makes the slowest token {in_latency('Transformer-PSM, recent = 1')[1]} ms" in README
 
 
@@ -151,7 +159,7 @@ def test_what_is_said_of_recall_was_measured() -> None:
 
 def test_what_is_said_of_language_modelling_was_measured() -> None:
     names = ("psm-32", "psm-64", "psm-128", "psm-256", "gpt", "mamba", "hybrid")
-    assert f"In language modelling, {seeds('wikitext', *names)}: perplexity falls with c" in README
+    assert set(counts(*names)) == set("12, ") and "In language modelling, one or two seeds: perplexity falls" in README
     falling = [in_text(name) for name in names[:4]]
     assert falling == sorted(falling, key=float, reverse=True)
     assert f"from {falling[0]} at 32 to {falling[-1]} at 256" in README
