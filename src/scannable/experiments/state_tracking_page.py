@@ -358,7 +358,7 @@ def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) 
 
 def _differences(profile: Profile, use: Setting) -> str:
     curriculum, more, small = use.recipe.curriculum, helped(use.recipe), profile != "paper"
-    tried = " (0.5 and 0.25 were tried before, and left half-way, by the validation error)" if small else ""
+    tried = " (0.25 and 0.35 were tried as well, and left half-way, by the validation error)" if small else ""
     help_ = (
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "

@@ -100,7 +100,7 @@ def setting(profile: Profile) -> Setting:
         helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
         plain_seeds=(0,) if smoky else (0, 1, 2),
         further_seeds=(0,) if smoky else (0, 1, 2),
-        lstm_noise=0.35,
+        lstm_noise=0.5,
         longer=(3, 8) if smoky else (3, 4, 6, 8, 12, 18, 32, 64, 128),
         generators=(4,) if smoky else (4, 8, 32),
         # Those of the first seed were used up: runs with more noise, on which the choice was made, were tested on them.
