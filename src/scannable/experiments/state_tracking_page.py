@@ -13,11 +13,13 @@ from scannable.experiments.profile import Profile
 from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
 from scannable.experiments.state_tracking_runs import (
     DIRECT,
+    EARLIER,
     FURTHER,
     GPT2,
     HELPED,
     LATER,
     LESS,
+    LSTM_NOISE,
     MAMBA,
     PSM,
     TITLES,
@@ -358,15 +360,15 @@ def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) 
 
 def _differences(profile: Profile, use: Setting) -> str:
     curriculum, more, small = use.recipe.curriculum, helped(use.recipe), profile != "paper"
-    tried = " (0.25 and 0.35 were tried as well, and left half-way, by the validation error)" if small else ""
+    tried = " (three other courses were tried, and left half-way, by their validation error)" if small else ""
     help_ = (
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
         f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the "
         "first half of the run (`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to "
-        "be helped, but an LSTM can have noise as well, and one row has it: on h and c before every token, growing "
-        f"over the same steps to {use.lstm_noise:g} of the size of each{tried}.\n"
+        "be helped, but an LSTM can have noise as well, and one row has it: on h and c before every token, growing to "
+        f"{LSTM_NOISE:g} of the size of each over the first {EARLIER.over:.0%} of the run{tried}.\n"
     )
     if not small:
         return (
