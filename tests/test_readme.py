@@ -136,12 +136,19 @@ def test_what_is_said_of_state_tracking_was_measured() -> None:
     assert reached("deltanet") == reached("rwkv7") == reached("deltaproduct") and reached("gpt2") == "18"
     assert f"GPT-2 18 with {in_s5('gpt2', 18)}% errors there" in README
     assert seeds("s5", "deltaproduct", "deltanet", "rwkv7", "mamba", "gpt2") == "one seed"
-    mean = {
-        count: 100 - 100 * fmean(float(r["error"]) for r in rows("s5", part="generators")
-        if r["model"] == f"psm-helped-{count}-generators" and int(r["length"]) >= 40)
-        for count in (8, 32)
-    }  # fmt: skip
-    assert f"{mean[8]:.2f}% and {mean[32]:.2f}% of the tokens are right from 40 to 256" in README
+
+    def over_generators(model: str, count: int) -> str:
+        name = f"{model}-{count}-generators"
+        found = [r for r in rows("s5", part="generators") if r["model"] == name and int(r["length"]) >= 40]
+        return f"{100 - 100 * fmean(float(r['error']) for r in found):.2f}%"
+
+    eight, many = (over_generators("psm-helped", count) for count in (8, 32))
+    assert f"{eight} and {many} of the tokens are right from 40 to 256" in README
+    few, more = (over_generators("lstm", count) for count in (4, 8))
+    assert (
+        f"has {few} with 4 generators and {more} with 8; DeltaProduct has {over_generators('deltaproduct', 4)}"
+        in README
+    )
 
 
 def test_what_is_said_of_recall_was_measured() -> None:
