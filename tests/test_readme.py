@@ -135,6 +135,7 @@ def test_what_is_said_of_state_tracking_was_measured() -> None:
     assert f"trained at, and reached {reached('deltaproduct')}; Mamba reached {reached('mamba')}, " in README
     assert reached("deltanet") == reached("rwkv7") == reached("deltaproduct") and reached("gpt2") == "18"
     assert f"GPT-2 18 with {in_s5('gpt2', 18)}% errors there" in README
+    assert not [r for r in rows("s5") if r["model"] == "lstm-noise"] and "and that run is still missing" in README
     assert seeds("s5", "deltaproduct", "deltanet", "rwkv7", "mamba", "gpt2") == "one seed"
 
     def over_generators(model: str, count: int) -> str:
@@ -198,7 +199,8 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     }
     ends = {model: value for (model, end), value in parts.items() if end == "16384"}
     first, then = ([parts[f"{model}-at-2048", end] for model in ("gpt", "alternating")] for end in ("512", "1024"))
-    assert f"({first[0]} to {first[1]}; {then[0]} to {then[1]} in the next 512)" in README
+    assert f"first 512 positions ({first[0]} to {first[1]}), ahead in the next 512 ({then[0]} to {then[1]})" in README
+    assert float(first[0]) > float(first[1]) and float(then[0]) < float(then[1])
     assert (
         f"c = 128 has {ends['psm-128']}, the hybrid of three and three {ends['alternating']} and attention {ends['gpt']} if trained at 512; "
         f"{ends['psm-128-at-2048']}, {ends['alternating-at-2048']} and {ends['gpt-at-2048']} if trained at 2,048"

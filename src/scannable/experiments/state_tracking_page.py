@@ -367,7 +367,8 @@ def _differences(profile: Profile, use: Setting) -> str:
         f"{more.curriculum.steps:,} steps a length); what Agg returns is brought to unit size (`--model.unit-states`); "
         f"and in training it has Gaussian noise on it, growing to {more.model.state_noise:g} of its size over the "
         "first half of the run (`--model.state-noise`, the callback `GrowingStateNoise`). The opponents have no Agg to "
-        "be helped, but an LSTM can have noise as well, and one row has it: on h and c before every token, growing to "
+        "be helped, but an LSTM can have noise as well, and the row of that name has it: on h and c before every "
+        "token, growing to "
         f"{LSTM_NOISE:g} of the size of each over the first {EARLIER.over:.0%} of the run{tried}.\n"
     )
     if not small:
