@@ -260,14 +260,9 @@ def longer_name(use: Setting, name: str) -> str:
 
 def longer_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
     """Opponents that are trained at lengths where others report them, with as many tokens as before."""
-    seed = use.further_seeds[0]
-    made: dict[str, Recipe[Any, Any]] = {}
-    for name in FURTHER:
-        if name in best:
-            whole = opponent(use, name, best[name])
-            curriculum = replace(whole.curriculum, lengths=use.longer, below=whole.curriculum.below[:1])
-            made[f"{longer_name(use, name)}-{seed}"] = with_seed(replace(whole, curriculum=curriculum), seed)
-    return made
+    usual = use.recipe.curriculum
+    curriculum = replace(usual, lengths=use.longer, below=usual.below[:1])
+    return _with_curriculum(use, best, {longer_name(use, name): name for name in FURTHER}, curriculum)
 
 
 def direct_name(name: str) -> str:
@@ -276,14 +271,20 @@ def direct_name(name: str) -> str:
 
 def direct_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
     """Opponents that are trained at the longest length from the start, with as many steps as before."""
+    curriculum = Curriculum(use.recipe.curriculum.lengths[-1:])
+    return _with_curriculum(use, best, {direct_name(name): name for name in DIRECT}, curriculum)
+
+
+def _with_curriculum(
+    use: Setting, best: Mapping[str, Chosen], names: Mapping[str, str], curriculum: Curriculum
+) -> dict[str, Recipe[Any, Any]]:
+    """The first seed of some opponents, by new names, with lengths of their own."""
     seed = use.further_seeds[0]
-    made: dict[str, Recipe[Any, Any]] = {}
-    for name in DIRECT:
-        if name in best:
-            whole = opponent(use, name, best[name])
-            curriculum = Curriculum(whole.curriculum.lengths[-1:])
-            made[f"{direct_name(name)}-{seed}"] = with_seed(replace(whole, curriculum=curriculum), seed)
-    return made
+    return {
+        f"{new}-{seed}": with_seed(replace(opponent(use, name, best[name]), curriculum=curriculum), seed)
+        for new, name in names.items()
+        if name in best
+    }
 
 
 def generators_name(name: str, count: int) -> str:
