@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from rich.console import Console
 
 from scannable.experiments import corrected, corrected_runs
 from scannable.experiments.as_printed import AsPrinted
-from scannable.experiments.as_printed_config import AsPrintedConfig
+from scannable.experiments.as_printed_config import AsPrintedConfig, as_printed
 from scannable.experiments.corrected_runs import RIGHT, SIZES, STATE_SWITCHES, TEXT_SWITCHES, recipes
 from scannable.experiments.departures import apart, as_corrected, calls, perplexity_of, values
 from scannable.experiments.laboratory import Laboratory
+from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.scan import scan
 from scannable.storage.model_file import load_model, save_model
 from scannable.tasks.text import TextTask
@@ -94,10 +96,29 @@ def test_gpt2s_start_has_one_deviation() -> None:
         assert float(weight.detach().std()) == pytest.approx(expected, rel=0.2), name
 
 
-def test_what_is_as_printed_does_not_stream_and_is_saved(tmp_path: Path) -> None:
-    turned = model(tree="forgetful")
+def test_a_projection_may_start_as_torch_starts_a_linear() -> None:
+    config = TransformerPSMConfig(7, 8, 1, chunk_length=C, agg_layers=1, inf_layers=1, compress="projection")
+    turned, same = (AsPrinted(as_printed(config, random_projection=on)).double().eval() for on in (True, False))
+    started, kept = (one.state_dict()["layer.agg.projection.weight"] for one in (turned, same))
+    assert kept.count_nonzero() == 2 * C and started.count_nonzero() == started.numel()
+    assert started.abs().max() <= (2 * C) ** -0.5
+    # Nothing else is another function, so it streams.
+    logits, state = turned.prefill(TOKENS, turned.initial_state(2))
+    torch.testing.assert_close(logits, turned(TOKENS))
+    assert state.nbytes == same.prefill(TOKENS, same.initial_state(2))[1].nbytes
+    with pytest.raises(ValueError, match="random_projection needs compress='projection', not 'right_half'"):
+        replace(PLAIN, random_projection=True)
+
+
+@pytest.mark.parametrize("switch", [{"tree": "swapped"}, {"prefix_of": "own"}, {"absolute": 32, "positions": "none"}])
+def test_what_is_another_function_in_parallel_does_not_stream(switch: dict[str, Any]) -> None:
+    turned = model(**switch)
     with pytest.raises(TypeError, match="in parallel only"):
         turned.prefill(TOKENS, turned.initial_state(2))
+
+
+def test_what_is_as_printed_is_saved(tmp_path: Path) -> None:
+    turned = model(tree="forgetful")
     with pytest.raises(TypeError, match="neither lengths nor starts"):
         turned(TOKENS, lengths=[3, 4])
     save_model(turned, tmp_path / "model")

@@ -1,4 +1,6 @@
-"""Transformer-PSM as the paper prints it, or its released code has it, switch by switch: in parallel only."""
+"""Transformer-PSM as the paper prints it, or its released code has it, switch by switch. Wrong prefixes and absolute
+positions are there in parallel only.
+"""
 
 from typing import Any
 
@@ -28,12 +30,14 @@ class AsPrinted(TransformerPSM):
             self.enc = AbsoluteEmbedding(self.enc, config.absolute)
         if config.init_std:
             start_as_gpt2(self, config.init_std)
+        if config.random_projection:
+            assert isinstance(self.agg, TransformerAgg) and self.agg.projection is not None
+            self.agg.projection.reset_parameters()
 
     def hidden(
         self, tokens: Integer[Tensor, "b n"], *, lengths: Any = None, starts: Any = None
     ) -> Float[Tensor, "b n d"]:
-        switches = self.switches
-        if switches.tree == "right" and switches.prefix_of == "earlier":
+        if self._prefixes_are_right():
             return super().hidden(tokens, lengths=lengths, starts=starts)
         if lengths is not None or starts is not None:
             raise TypeError("what is as printed takes whole rows only, neither lengths nor starts")
@@ -58,8 +62,15 @@ class AsPrinted(TransformerPSM):
             found = torch.cat((first, found[:, :-1]), 1)
         return found
 
+    def _prefixes_are_right(self) -> bool:
+        return self.switches.tree == "right" and self.switches.prefix_of == "earlier"
+
     def _consume(self, tokens: Tensor, state: Any, lengths: Any) -> Any:
-        raise TypeError("what is as printed runs in parallel only; TransformerPSM streams")
+        if self.switches.absolute or not self._prefixes_are_right():
+            raise TypeError(
+                "with this tree, these prefixes or positions it runs in parallel only; TransformerPSM streams"
+            )
+        return super()._consume(tokens, state, lengths)
 
 
 class AbsoluteEmbedding(nn.Module):

@@ -1,7 +1,7 @@
 """Switches that turn the corrections of PAPER.md off again, for measuring what they are worth. Not for use."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.storage.registry import register_model
@@ -25,15 +25,25 @@ class AsPrintedConfig(TransformerPSMConfig):
     Agg and Inf have none of their own then."""
     init_std: float = 0.0
     """GPT-2's initialisation with this deviation, which is 0.02 there; 0 for that of the library."""
+    random_projection: bool = False
+    """Whether the projection of Agg starts as torch starts a Linear; otherwise as the sum of both halves."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.absolute and self.positions != "none":
             raise ValueError(f"absolute={self.absolute} takes the place of local positions: set positions='none'")
+        if self.random_projection and self.compress != "projection":
+            raise ValueError(f"random_projection needs compress='projection', not {self.compress!r}")
         if self.tree != "right" and self.prefix_of != "earlier":
             raise ValueError(
                 f"tree={self.tree!r} has prefixes of earlier chunks only, not prefix_of={self.prefix_of!r}"
             )
+
+
+def as_printed(config: TransformerPSMConfig, **switches: Any) -> AsPrintedConfig:
+    """The same model with these switches turned."""
+    shared = {field.name: getattr(config, field.name) for field in fields(TransformerPSMConfig)}
+    return AsPrintedConfig(**shared | switches)
 
 
 register_model("scannable.experiments.as_printed:AsPrinted", AsPrintedConfig)

@@ -194,8 +194,9 @@ def _page(lab: Laboratory, use: Sizes, rows: Sequence[Difference], trained: Mapp
             ["place", "printed", "true", "counterexample"],
             [[e.place, e.printed, e.true, e.counterexample()] for e in ERRATA],
         ),
-        "Eq. C1's space of training has a page of its own: `scannable reproduce space`. The departures of PAPER.md "
-        "that are not here concern Table 1, where a row is written another way than its authors' code has it; the "
+        "Eq. C1's space of training has a page of its own: `scannable reproduce space`; how the projection of "
+        "Agg starts is a row of `scannable reproduce mqar`. The other departures of PAPER.md that are not here concern "
+        "Table 1, where a row is written another way than its authors' code has it; the "
         "tests compare each row with that code.",
     ]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from scannable.experiments import wrong_scans
-from scannable.experiments.as_printed_config import AsPrintedConfig
+from scannable.experiments.as_printed_config import as_printed
 from scannable.experiments.corrected_runs import RIGHT, STATE_SWITCHES, TEXT_SWITCHES, Sizes
 from scannable.experiments.laboratory import Trained
 from scannable.experiments.scan_cost import non_associative
@@ -157,11 +157,10 @@ def in_s5(length: int = 1024, samples: int = 32) -> Iterator[Difference]:
     elements = shipped.model.enc(torch.arange(shipped.recipe.task.vocab_size)[:, None])
     called = shipped.model.agg(shipped.model.identity.expand_as(elements), elements)
     yield Difference("literal", IDENTITY_CALLED, None, 0.0, apart(elements, called))
-    known = {field.name: getattr(shipped.model.config, field.name) for field in fields(TransformerPSMConfig)}
     right = _error(shipped.model, shipped, length, samples)
     ways = {**STATE_SWITCHES, "causal": {"agg_causal": True}}
     for name in ("causal", "literal", "late", "swapped", "forgetful"):
-        turned = build_model(AsPrintedConfig(**known | ways[name]))
+        turned = build_model(as_printed(shipped.model.config, **ways[name]))
         turned.load_state_dict(shipped.model.state_dict())
         error = _error(turned, shipped, length, samples)
         yield Difference(name, f"error of the shipped S5 model at {length:,}, %", None, right, error)

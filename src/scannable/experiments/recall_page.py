@@ -13,7 +13,9 @@ from scannable.experiments.profile import Profile
 from scannable.experiments.recall_runs import Kind, Setting
 from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
 
-MARKERS: dict[Kind, tuple[str, str]] = {"psm": ("o", "-"), "attention": ("s", ":"), "recurrent": ("^", "--")}
+MARKERS: dict[Kind, tuple[str, str]] = {
+    "psm": ("o", "-"), "switch": ("x", ""), "attention": ("s", ":"), "recurrent": ("^", "--"),
+}  # fmt: skip
 """And the line between the models of a family."""
 
 
@@ -268,7 +270,8 @@ def _differences(profile: Profile, use: Setting) -> str:
         "behind. Embedding and output layer share their weights in every model.\n"
         "- The projection of Agg starts as the sum of both halves, the right one a place further. That was chosen in "
         "some ten trials with c = 16, judged by validation: with halves summed place on place, one of two pairs that "
-        "share a place was lost. Other models had fewer trials: three of Mamba, two of GLA, one of log-linear "
+        "share a place was lost. The paper gives no start: the row that is started at random has torch's for a Linear, "
+        "and differs in nothing else. Other models had fewer trials: three of Mamba, two of GLA, one of log-linear "
         "attention.\n"
         "- Errors are those of the weights at the end of a run; learning rates were chosen by the best evaluation.\n"
         "- Mamba is this library's, which equals that of `transformers` number for number."

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Literal
 
+from scannable.experiments.as_printed_config import as_printed
 from scannable.experiments.laboratory import at_rate
 from scannable.experiments.profile import Profile
 from scannable.models.layer_options import AttentionOptions, ConvolvedMLPOptions, LayerOptions, Mamba2Options
@@ -15,7 +16,8 @@ from scannable.recipes.seeds import for_trials, with_seed
 from scannable.tasks import MQARTask
 from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 
-Kind = Literal["psm", "attention", "recurrent"]
+Kind = Literal["psm", "switch", "attention", "recurrent"]
+"""`switch`: a Transformer-PSM with a departure of PAPER.md undone, beside the one that has it."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,15 @@ def small_families(
         return LMConfig(vocabulary, layers * 2, width, heads=1, tie_weights=True)
 
     found = psm_families(recipe.model, chunks, slow)
+    projecting = found["psm-projection"]
+    found["psm-random"] = Family(
+        "Transformer-PSM, projecting Agg started at random",
+        "switch",
+        {"psm-random": as_printed(projecting.models[projecting.swept], random_projection=True)},
+        {"psm-random": projecting.labels[projecting.swept]},
+        projecting.swept,
+        slow,
+    )
     found["attention"] = Family(
         "full attention",
         "attention",
