@@ -186,7 +186,7 @@ def assert_configurations(left: Left) -> None:
 OTHER: dict[Name, Callable[[str], bool]] = {
     "s5": lambda name: (
         name.startswith("psm-helped")
-        or any(part in name for part in ("-without-", "-to-", "-generators", "-direct", "-noise"))
+        or any(part in name for part in ("-without-", "-to-", "-at-", "-generators", "-noise"))
     ),
     "mqar": lambda name: False,
     "wikitext": lambda name: "-at-" in name,

@@ -18,6 +18,7 @@ from scannable.experiments.language_runs import (
     models,
     of_part,
     plan,
+    readings,
     swept,
     with_more_seeds,
 )
@@ -51,7 +52,8 @@ def run(lab: Laboratory) -> None:
     streams = read_streams(lab, known, trained)
     if streams:
         save_rows(streams, lab.results / "streams.csv")
-        save_figure(draw_streams(streams, titles), lab.results, "streams")
+        streamed = {label: reading.title for label, reading in readings(known, use).items()}
+        save_figure(draw_streams(streams, streamed), lab.results, "streams")
     there = {row.model for row in rows if row.part == "final"}
     work = {name: work_per_token(model.config, model.context) for name, model in known.items() if name in there}
     lab.leave_records()
@@ -68,29 +70,30 @@ def work_per_token(model: Any, length: int) -> float:
 
 
 def read_streams(lab: Laboratory, known: Mapping[str, Model], trained: Mapping[str, Trained]) -> list[StreamedPart]:
-    """Models without learned positions, every seed; what was read once is kept with the run."""
+    """Perplexity by position; what was read once is kept with the run."""
     use = SIZES[lab.profile]
-    streamed = {model.rate_of for model in known.values()} | {n for n, m in known.items() if m.part == "longer"}
     rows: list[StreamedPart] = []
-    for name, model in known.items():
-        if name not in streamed or getattr(model.config, "positions", 0) not in (0, "rotary"):
-            continue
-        for one in (trained[run] for seed in use.seeds if (run := f"{name}-{seed}") in trained):
-            found = _stream(lab, one, use)
-            if found is None:
-                lab.without([f"{one.name} as a stream"])
+    for label, reading in readings(known, use).items():
+        for seed in reading.seeds:
+            one = trained.get(f"{reading.model}-{seed}")
+            if one is None:
                 continue
-            seed = one.recipe.seed
-            rows += [StreamedPart(name, seed, model.context, s.begin, s.end, s.asked, s.loss) for s in found]
+            found = _stream(lab, one, use, reading.cache)
+            if found is None:
+                lab.without([f"{one.name} as a stream" + (f" keeping {reading.cache}" if reading.cache else "")])
+                continue
+            at = known[reading.model].context
+            rows += [StreamedPart(label, seed, at, s.begin, s.end, s.asked, s.loss) for s in found]
     return rows
 
 
-def _stream(lab: Laboratory, one: Trained, use: Sizes) -> list[streamed_text.Stretch] | None:
+def _stream(lab: Laboratory, one: Trained, use: Sizes, cache: int | None) -> list[streamed_text.Stretch] | None:
     """None where nothing was read, and cannot be read here."""
-    found = streamed_text.kept(one.folder, use.stream)
+    found = streamed_text.kept(one.folder, use.stream, cache)
     if found is None and lab.trains("streams") and lab.has_weights(one):
         lab.console.print(f"{lab.name}: {one.name} reads streams of {use.stream:,} tokens", highlight=False)
         loaded: Any = load_trained(one.folder, device=lab.device)
-        found = streamed_text.measure(loaded.model, loaded.recipe.task, use.stream, use.context)
-        streamed_text.keep(one.folder, use.stream, found)
+        model = loaded.model if cache is None else streamed_text.with_cache(loaded.model, cache)
+        found = streamed_text.measure(model, loaded.recipe.task, use.stream, use.context)
+        streamed_text.keep(one.folder, use.stream, found, cache)
     return found

@@ -25,6 +25,7 @@ from scannable.experiments.language_runs import (
     Plan,
     longer_name,
     psm_name,
+    readings,
     swept,
 )
 from scannable.experiments.scores import RunScore, Spread, sweep_table
@@ -158,7 +159,6 @@ def write_page(
 ) -> None:
     """README.md; a section without runs is left out."""
     use = SIZES[lab.profile]
-    titles = {name: model.title for name, model in known.items()}
     other = f" --data {lab.data}" if lab.data is not None else ""
     other += f" --tokenizer {lab.tokenizer}" if lab.tokenizer else ""
     modern = {name: model.title for name, model in known.items() if model.family == "modern" and model.part != "longer"}
@@ -181,7 +181,7 @@ def write_page(
         *_findings(rows, use, known, "paper", PAPER_GPT2, work),
         *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, same),
         *_longer_findings(rows, known, work, same),
-        *_streams(streams, titles, use),
+        *_streams(streams, known, use),
         "## What differs from the paper",
         _differences(lab, use, known, common),
         *_sweeps(lab, rows, known, chosen, common),
@@ -281,20 +281,23 @@ def _longer_findings(
     ]
 
 
-def _streams(parts: Sequence[StreamedPart], titles: Mapping[str, str], use: Sizes) -> list[str]:
+def _streams(parts: Sequence[StreamedPart], known: Mapping[str, Model], use: Sizes) -> list[str]:
     if not parts:
         return []
     spans = sorted({(part.begin, part.end) for part in parts})
     lines: list[list[object]] = []
-    for name in dict.fromkeys(part.model for part in parts):
-        found, seeds = by_position(parts, name), len({part.seed for part in parts if part.model == name})
-        lines.append([titles[name], seeds, *(found[span].cell(3) if span in found else "" for span in spans)])
+    for label, reading in readings(known, use).items():
+        found, seeds = by_position(parts, label), len({part.seed for part in parts if part.model == label})
+        if found:
+            lines.append([reading.title, seeds, *(found[span].cell(3) if span in found else "" for span in spans)])
+    first = [part for part in parts if part.begin == 0][0]
     return [
         f"## Streams of {use.stream:,} tokens",
-        f"The test split as streams of {use.stream:,} tokens, read from state to state without a window: perplexity by "
-        "position (`streams.csv`). The positions of Transformer-PSM are those within a "
-        "chunk and its prefix, at any place of the stream the same; those of attention go on, beyond all that it was "
-        "trained at.",
+        f"The test split as {round(first.asked / first.end)} streams of {use.stream:,} tokens, read from state to state "
+        "without a window: perplexity by position (`streams.csv`). Each column is other text, so that numbers compare "
+        "within a column only. The positions of Transformer-PSM are those within a chunk and its prefix, at any place "
+        "of the stream the same; those of attention go on, beyond all that it was trained at. *Keeping* so many: the "
+        "same weights, each layer with a cache of as many positions as it was trained at.",
         "![perplexity by position](streams.png)",
         table(["model", "seeds", *(f"{begin:,} to {end:,}" for begin, end in spans)], lines),
     ]

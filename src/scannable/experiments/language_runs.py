@@ -254,7 +254,11 @@ def swept(
             made[f"{name}-{ADAMW}"] = recipe_of(short, profile, known[name], ADAMW)
     more = (*common.rates, 2 * common.rates[-1])
     algorithms = {name: make(more[0]).optimizer.algorithm for name, make in made.items()}
-    return made, {name: common.rates if algorithm == ADAMW else more for name, algorithm in algorithms.items()}
+    rates = {name: common.rates if algorithm == ADAMW else more for name, algorithm in algorithms.items()}
+    if GPT in rates:
+        # What the others are measured against is not to have its rate at the edge of what was tried.
+        rates[GPT] = (*more, 2 * more[-1])
+    return made, rates
 
 
 def of_part(known: Mapping[str, Model], part: Part) -> list[str]:
@@ -267,6 +271,36 @@ def with_more_seeds(known: Mapping[str, Model], use: Sizes) -> list[str]:
     near = (GPT, ALTERNATING, DEEP, longer_name(GPT, use), longer_name(ALTERNATING, use))
     names = (*near, *(psm_name(c) for c in reversed(use.chunks)), MAMBA)
     return [name for name in names if name in known]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A line of the streams: a model, and which of its seeds read on."""
+
+    model: str
+    title: str
+    seeds: tuple[int, ...]
+    cache: int | None = None
+    """How many positions attention keeps; None for all."""
+
+
+def readings(known: Mapping[str, Model], use: Sizes) -> dict[str, Reading]:
+    """Those without learned positions: models that were swept, and those in longer windows, with every seed; the hybrid
+    with more layers of Mamba, and attention that keeps as much as it was trained at, with the last one alone.
+    """
+    found: dict[str, Reading] = {}
+    swept = {model.rate_of for model in known.values()}
+    for name, model in known.items():
+        if getattr(model.config, "positions", 0) not in (0, "rotary"):
+            continue
+        if name in swept or model.part == "longer":
+            found[name] = Reading(name, model.title, use.seeds)
+        elif name == DEEP:
+            found[name] = Reading(name, model.title, use.seeds[-1:])
+        if name in (GPT, longer_name(GPT, use)):
+            title = f"{model.title}, keeping {model.context:,}"
+            found[f"{name}-cache"] = Reading(name, title, use.seeds[-1:], model.context)
+    return found
 
 
 def final_recipes(

@@ -19,6 +19,9 @@ from scannable.training.recipe import Curriculum, Evaluation, Optimizer, Recipe
 Kind = Literal["psm", "switch", "attention", "recurrent"]
 """`switch`: a Transformer-PSM with a departure of PAPER.md undone, beside the one that has it."""
 
+WIDER = ("deltanet", "gla")
+"""The rows that recall best, once more with states as large as those of Transformer-PSM."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -60,7 +63,9 @@ def setting(profile: Profile) -> Setting:
     if profile == "smoke":
         families = small_families(recipe, chunks=(8, 16), widths=(8, 16), windows=(8,), full=(16,))
         return Setting(recipe, families, recipe.steps, seeds=(0,))
-    families = small_families(recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64))
+    families = small_families(
+        recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64), wider=(128,)
+    )
     return Setting(recipe, families, sweep_steps=1000, seeds=(0, 1, 2))
 
 
@@ -118,7 +123,7 @@ def psm_families(model: TransformerPSMConfig, chunks: tuple[int, ...], rates: tu
 
 def small_families(
     recipe: Recipe[Any, Any], *, chunks: tuple[int, ...], widths: tuple[int, ...], windows: tuple[int, ...],
-    full: tuple[int, ...],
+    full: tuple[int, ...], wider: tuple[int, ...] = (),
 ) -> dict[str, Family]:  # fmt: skip
     """Two layers each, one head, answers that share their vectors with tokens."""
     vocabulary, width = recipe.model.vocab_size, recipe.model.width
@@ -168,12 +173,12 @@ def small_families(
         "log_linear": ("log-linear attention", (mlp, "log_linear"), slow),
     }
     for name, (title, layers, rates) in rows.items():
-        names = {d: f"{name}-{d}" for d in widths}
+        names = {d: f"{name}-{d}" for d in (*widths, *(wider if name in WIDER else ()))}
         found[name] = Family(
             title,
             "recurrent",
-            {names[d]: stack(d, *layers) for d in widths},
-            {names[d]: f"width {d}" for d in widths},
+            {names[d]: stack(d, *layers) for d in names},
+            {names[d]: f"width {d}" for d in names},
             names[widths[len(widths) // 2]],
             rates,
         )

@@ -58,7 +58,7 @@ def run(lab: Laboratory) -> None:
     direct = lab.train(direct_recipes(use, best), "direct")
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
-    parts = {"final": final, "ablation": ablated, "longer": longer, "direct": direct, "generators": generators}
+    parts = {"final": final, "ablation": ablated, "longer": longer | direct, "generators": generators}
     for part, runs in parts.items():
         rows += [row for one in runs.values() for row in run_scores(one, model_of(one), part)]
     save_rows(rows, lab.results / "s5.csv", RunScore)

@@ -53,8 +53,8 @@ FURTHER = (LSTM, DELTA_PRODUCT)
 """Opponents that are known to track states: longer training lengths, and words over generators."""
 WITH_MORE_SEEDS = (LSTM,)
 """The opponent that learned the training length with its first seed; for more seeds of the others there was no time."""
-DIRECT = (DELTA_PRODUCT, DELTA_NET, RWKV7)
-"""Opponents whose transitions are more than diagonal, and that the curriculum may hold up: once more without one."""
+DIRECT = (DELTA_PRODUCT,)
+"""Opponents that the curriculum may hold up: once more without one, as others train them."""
 
 
 @dataclass(frozen=True)
@@ -265,14 +265,13 @@ def longer_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe
     return _with_curriculum(use, best, {longer_name(use, name): name for name in FURTHER}, curriculum)
 
 
-def direct_name(name: str) -> str:
-    return f"{name}-direct"
+def direct_name(use: Setting, name: str) -> str:
+    return f"{name}-at-{use.longer[-1]}"
 
 
 def direct_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
-    """Opponents that are trained at the longest length from the start, with as many steps as before."""
-    curriculum = Curriculum(use.recipe.curriculum.lengths[-1:])
-    return _with_curriculum(use, best, {direct_name(name): name for name in DIRECT}, curriculum)
+    """Opponents that are trained at the longest of these lengths from the start, with as many steps as before."""
+    return _with_curriculum(use, best, {direct_name(use, name): name for name in DIRECT}, Curriculum(use.longer[-1:]))
 
 
 def _with_curriculum(
@@ -324,5 +323,5 @@ def further_names(use: Setting, name: str) -> list[str]:
         found.append(f"{longer_name(use, name)}-{use.further_seeds[0]}")
         found += [f"{generators_name(name, count)}-{use.generator_seed}" for count in use.generators]
     if name in DIRECT:
-        found.append(f"{direct_name(name)}-{use.further_seeds[0]}")
+        found.append(f"{direct_name(use, name)}-{use.further_seeds[0]}")
     return found

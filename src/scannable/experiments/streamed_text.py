@@ -1,7 +1,7 @@
 """Loss by position of a language model that reads on far beyond its windows, from state to state."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from scannable.models.layer_options import AttentionOptions
+from scannable.models.lm import LM
 from scannable.models.protocol import evaluating
 from scannable.storage.files import write_whole
 from scannable.tasks import IGNORED
@@ -31,6 +33,16 @@ class Stretch:
     @property
     def perplexity(self) -> float:
         return exp(self.loss)
+
+
+def with_cache(model: LM, cache: int) -> LM:
+    """A stack of attention with the same weights that forgets all but the last `cache` positions."""
+    layers = tuple(
+        replace(layer, window=cache) if isinstance(layer, AttentionOptions) else layer for layer in model.config.layers
+    )
+    forgetful = LM(replace(model.config, layers=layers)).to(next(model.parameters()).device)
+    forgetful.load_state_dict(model.state_dict())
+    return forgetful
 
 
 def stretches(length: int, first: int) -> list[tuple[int, int]]:
@@ -67,9 +79,9 @@ def measure(model: Any, task: Text, length: int, first: int) -> list[Stretch]:
     ]
 
 
-def kept(folder: Path, length: int) -> list[Stretch] | None:
+def kept(folder: Path, length: int, cache: int | None = None) -> list[Stretch] | None:
     """What was left with a run that has ended; None if nothing was."""
-    path = _path(folder, length)
+    path = _path(folder, length, cache)
     if not path.is_file():
         return None
     try:
@@ -78,10 +90,10 @@ def kept(folder: Path, length: int) -> list[Stretch] | None:
         raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
 
 
-def keep(folder: Path, length: int, found: list[Stretch]) -> None:
+def keep(folder: Path, length: int, found: list[Stretch], cache: int | None = None) -> None:
     """Leave it there."""
-    write_whole(_path(folder, length), json.dumps([asdict(one) for one in found], indent=1).encode() + b"\n")
+    write_whole(_path(folder, length, cache), json.dumps([asdict(one) for one in found], indent=1).encode() + b"\n")
 
 
-def _path(folder: Path, length: int) -> Path:
-    return folder / f"stream-{length}.json"
+def _path(folder: Path, length: int, cache: int | None) -> Path:
+    return folder / (f"stream-{length}.json" if cache is None else f"stream-{length}-cache-{cache}.json")
