@@ -47,11 +47,10 @@ def laptop_runs(
         return {
             **s5.psm_recipes(use),
             **s5.ablations(use),
-            **s5.opponent_recipes(use, best, first=True),
-            **s5.opponent_recipes(use, best, first=False),
+            **s5.opponent_recipes(use, best),
             **s5.longer_recipes(use, best),
             **s5.direct_recipes(use, best),
-            **s5.noisy_recipes(use, best),
+            **s5.noisy_recipes(use, best, use.noisy_seeds),
             **s5.generator_recipes(use, best),
         }
     if experiment == "mqar":

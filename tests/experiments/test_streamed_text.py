@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from scannable.experiments import streamed_text
-from scannable.experiments.streamed_text import Stretch, keep, kept, measure, stretches
+from scannable.experiments.streamed_text import Stretch, keep, kept, measure, stretches, with_cache
+from scannable.models.layer_options import AttentionOptions, ConvolvedMLPOptions
+from scannable.models.lm import LM
+from scannable.models.lm_config import LMConfig
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.tasks.text import TextTask
@@ -47,11 +50,27 @@ def test_the_loss_of_a_stretch_is_that_of_a_parallel_pass(tmp_path: Path, monkey
         assert one.perplexity == exp(one.loss)
 
 
+def test_attention_that_keeps_its_window_is_attention_over_that_window() -> None:
+    torch.manual_seed(0)
+    layers = (AttentionOptions(positions="rotary", with_mlp=False), ConvolvedMLPOptions(convolution=2))
+    model = LM(LMConfig(11, layers, 8, heads=1)).double().eval()
+    tokens = torch.randint(11, (1, 20))
+    forgetful = with_cache(model, 8).double().eval()
+    torch.testing.assert_close(forgetful(tokens[:, :8]), model(tokens[:, :8]))
+    assert not torch.allclose(forgetful(tokens), model(tokens))
+    logits, state = forgetful.prefill(tokens, forgetful.initial_state(1))
+    torch.testing.assert_close(logits, forgetful(tokens))
+    _, longer = forgetful.prefill(torch.randint(11, (1, 200)), forgetful.initial_state(1))
+    assert longer.nbytes == state.nbytes
+
+
 def test_what_was_read_is_kept_beside_its_run(tmp_path: Path) -> None:
     found = [Stretch(0, 8, 16, 1.25), Stretch(8, 16, 16, 1.5)]
     assert kept(tmp_path, 16) is None
     keep(tmp_path, 16, found)
     assert kept(tmp_path, 16) == found and kept(tmp_path, 32) is None
+    keep(tmp_path, 16, found[:1], cache=8)
+    assert kept(tmp_path, 16, cache=8) == found[:1] and kept(tmp_path, 16) == found
     (tmp_path / "stream-16.json").write_text("[{}]")
     with pytest.raises(ValueError, match=r"stream-16\.json cannot be read.*delete it"):
         kept(tmp_path, 16)

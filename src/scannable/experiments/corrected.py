@@ -42,7 +42,7 @@ SWITCHES: dict[str, tuple[str, str, str]] = {
     ),
     "literal": ("Alg. 1 and 2 call Agg(e, x)", "Agg(e, x) is x", "`literal_identity=True`, `scan(literal=True)`"),
     "refolding": (
-        "Alg. 2 folds all roots at every emission",
+        "Alg. 2 folds all roots at every emission (counted here without its calls of Agg(e, x))",
         "the fold of each level is kept",
         "`scan.reference.refolding_counter`",
     ),
@@ -181,7 +181,7 @@ def _page(lab: Laboratory, use: Sizes, rows: Sequence[Difference], trained: Mapp
         f"{text.result['parameters']:,} parameters, {use.text_steps} steps on {text.result['tokens'] / 1e6:.2f} M "
         f"tokens of `{lab.data or use.data}` in windows of {use.context}; and one with c = 1 and "
         f"{states.result['parameters']:,} parameters that learns products in S3, the smallest group whose order "
-        f"matters, to length {use.lengths[-1]} in {use.state_steps} steps (S5 takes an hour, not a minute). Seeds "
+        f"matters, to length {use.lengths[-1]} in {use.state_steps} steps (S5 takes many times as long). Seeds "
         f"{', '.join(map(str, use.seeds))}, in that order where there are several numbers. A difference below the "
         "spread of the seeds is none, and milliseconds waver with what else the machine does. Perplexities are per "
         "token of the test split. Configurations are in `configurations/`, all numbers in `corrected.csv`.",

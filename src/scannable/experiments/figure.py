@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -56,12 +57,13 @@ def missing_runs(names: Sequence[str]) -> list[str]:
     # Seeds, or learning rates, of one model stand together.
     models: dict[str, list[str]] = {}
     for name in names:
-        model, _, which = name.rpartition("-")
-        models.setdefault(model, []).append(which)
+        found = re.fullmatch(r"(.*?)-(\d+(?:\.\d+)?(?:e-\d+)?(?: .*)?)", name)
+        assert found, name
+        models.setdefault(found[1], []).append(found[2])
     listed = "; ".join(f"`{model}` {', '.join(which)}" for model, which in models.items())
     return [
-        f"**Made before all runs were finished.** {len(names)} of them are missing, and left out of every number: "
-        f"{listed}."
+        f"**Made before all runs were finished.** {len(names)} of them, or of what they were to read, are "
+        f"missing, and left out of every number; behind a name its seeds, or learning rates: {listed}."
     ]
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from scannable.experiments import streamed_text
+from scannable.experiments import by_window, streamed_text
+from scannable.experiments.by_window import Between
 from scannable.experiments.choice import choices
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
@@ -17,6 +18,7 @@ from scannable.experiments.language_runs import (
     final_recipes,
     models,
     of_part,
+    pairs,
     plan,
     readings,
     swept,
@@ -54,10 +56,11 @@ def run(lab: Laboratory) -> None:
         save_rows(streams, lab.results / "streams.csv")
         streamed = {label: reading.title for label, reading in readings(known, use).items()}
         save_figure(draw_streams(streams, streamed), lab.results, "streams")
+    compared = compare_by_window(lab, known, trained)
     there = {row.model for row in rows if row.part == "final"}
     work = {name: work_per_token(model.config, model.context) for name, model in known.items() if name in there}
     lab.leave_records()
-    write_page(lab, rows, known, work, streams, chosen, common)
+    write_page(lab, rows, known, work, streams, compared, chosen, common)
 
 
 @torch.no_grad()
@@ -96,4 +99,33 @@ def _stream(lab: Laboratory, one: Trained, use: Sizes, cache: int | None) -> lis
         model = loaded.model if cache is None else streamed_text.with_cache(loaded.model, cache)
         found = streamed_text.measure(model, loaded.recipe.task, use.stream, use.context)
         streamed_text.keep(one.folder, use.stream, found, cache)
+    return found
+
+
+def compare_by_window(
+    lab: Laboratory, known: Mapping[str, Model], trained: Mapping[str, Trained]
+) -> list[tuple[str, str, str, Between]]:
+    """Hybrid, GPT, split and what lies between them, with the last seed."""
+    use, found = SIZES[lab.profile], list[tuple[str, str, str, Between]]()
+    for names in pairs(known, use):
+        runs = [trained.get(f"{name}-{use.seeds[-1]}") for name in names]
+        losses = [
+            None if run is None else _by_window(lab, run, known[name]) for run, name in zip(runs, names, strict=True)
+        ]
+        first, second = losses
+        if first is not None and second is not None:
+            found += [(*names, split, by_window.between(first[split], second[split])) for split in by_window.SPLITS]
+    return found
+
+
+def _by_window(lab: Laboratory, one: Trained, model: Model) -> dict[str, list[float]] | None:
+    """None where nothing was read, and cannot be read here."""
+    found = by_window.kept(one.folder, model.context)
+    if found is None and lab.trains("streams") and lab.has_weights(one):
+        lab.console.print(f"{lab.name}: {one.name} reads window by window", highlight=False)
+        loaded: Any = load_trained(one.folder, device=lab.device)
+        found = by_window.measure(loaded.model, loaded.recipe.task, model.context)
+        by_window.keep(one.folder, model.context, found)
+    if found is None:
+        lab.without([f"{one.name} window by window"])
     return found

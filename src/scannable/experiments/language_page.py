@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scannable.experiments.by_window import Between
 from scannable.experiments.choice import Chosen, at_the_edge, swept_titles, taken
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
@@ -29,6 +31,7 @@ from scannable.experiments.language_runs import (
     swept,
 )
 from scannable.experiments.scores import RunScore, Spread, sweep_table
+from scannable.training.recipe import Recipe
 
 PAPER = {psm_name(32, "paper"): 24.12, psm_name(256, "paper"): 22.45, PAPER_GPT2: 22.28, MAMBA: 24.7}
 """Perplexities on WikiText-103 that the paper gives in numbers."""
@@ -154,6 +157,7 @@ def write_page(
     known: Mapping[str, Model],
     work: Mapping[str, float],
     streams: Sequence[StreamedPart],
+    compared: Sequence[tuple[str, str, str, Between]],
     chosen: Mapping[str, Chosen],
     common: Plan,
 ) -> None:
@@ -172,7 +176,8 @@ def write_page(
         f"`scannable reproduce wikitext --profile {lab.profile}{other}`; "
         "resolved configurations in `configurations/`, all numbers in `wikitext.csv`. Every token of the test split is "
         "scored once, the same tokens for every model, in windows of the length the model was trained at. "
-        "Perplexities are the mean over seeds, and in brackets the least and the greatest.",
+        "Perplexities are the mean over seeds, and in brackets the least and the greatest. *Validation* is the best "
+        f"evaluation in training, on {common.whole.evaluation.samples} windows of other text.",
         *missing_runs(lab.missing),
         "![perplexity against c](wikitext.png)",
         *_family("## Blocks that small models learn with", rows, modern, work, reference),
@@ -180,7 +185,8 @@ def write_page(
         *_family("## The paper's blocks", rows, paper, work, PAPER_GPT2),
         *_findings(rows, use, known, "paper", PAPER_GPT2, work),
         *_family(f"## Trained at {LONGER * use.context:,}", rows, longer, work, same),
-        *_longer_findings(rows, known, work, same),
+        *_longer_findings(rows, known, work, same, common.whole),
+        *_by_window(compared, known),
         *_streams(streams, known, use),
         "## What differs from the paper",
         _differences(lab, use, known, common),
@@ -210,14 +216,14 @@ def _family(
                 found.cell(3),
                 "" if against is None else f"{found.mean / against.mean - 1:+.2%}",
                 Spread.of(bits).cell(4) if bits else "",
-                PAPER.get(name, ""),
+                Spread.of([exp(row.validation_loss) for row in mine]).cell(3),
             ]
         )
     if not lines:
         return []
     head = ["model", "parameters", "seeds", "rate", "operations a token", "tokens", "perplexity"]
     gpt = "against GPT-2" if reference == PAPER_GPT2 else "against GPT"
-    return [heading, table([*head, gpt, "bits per byte", "the paper's"], lines)]
+    return [heading, table([*head, gpt, "bits per byte", "validation"], lines)]
 
 
 def _findings(
@@ -253,6 +259,9 @@ def _findings(
             ]
             if compared:
                 said.append(f"The {known[name].title}: {'; '.join(compared)}.")
+    if said and family == "paper":
+        given = ", ".join(f"{known[name].title} {value:g}" for name, value in PAPER.items() if name in known)
+        said.append(f"The paper's own, of another text and tokenizer: {given}.")
     ratios = [work[name] / work[reference] for c in use.chunks if against and (name := psm_name(c, family)) in work]
     if said and ratios:
         said.append(
@@ -264,7 +273,7 @@ def _findings(
 
 
 def _longer_findings(
-    rows: Sequence[RunScore], known: Mapping[str, Model], work: Mapping[str, float], gpt: str
+    rows: Sequence[RunScore], known: Mapping[str, Model], work: Mapping[str, float], gpt: str, recipe: Recipe[Any, Any]
 ) -> list[str]:
     """Those that are trained at the longer length beside GPT."""
     against = perplexity(rows, gpt)
@@ -275,9 +284,46 @@ def _longer_findings(
     ]
     if not compared:
         return []
+    model = known[gpt]
+    short = perplexity(rows, GPT)
+    worse = (
+        f" GPT itself is {against.mean / short.mean - 1:+.2%} from what it has in windows of {known[GPT].context:,}: "
+        "so short a training in long windows shows who learns sooner, not what each comes to."
+        if short and against
+        else ""
+    )
     return [
-        "As many tokens a step as in shorter windows, and the learning rates that were chosen there. Perplexity "
-        f"against GPT's at this length: {'; '.join(compared)}."
+        f"As many tokens a step as in shorter windows ({recipe.samples(model.context)} of these windows), and the "
+        f"learning rates that were chosen there.{worse} Perplexity against GPT's at this length: {'; '.join(compared)}."
+    ]
+
+
+def _by_window(compared: Sequence[tuple[str, str, str, Between]], known: Mapping[str, Model]) -> list[str]:
+    if not compared:
+        return []
+    lines = [
+        [
+            f"{known[hybrid].title}, against {known[gpt].title}",
+            split,
+            one.windows,
+            f"{exp(one.mean) - 1:+.2%}",
+            f"{exp(one.mean - 2 * one.error) - 1:+.2%} to {exp(one.mean + 2 * one.error) - 1:+.2%}",
+            f"{one.better / one.windows:.0%}",
+        ]
+        for hybrid, gpt, split, one in compared
+    ]
+    sure = all(one.mean + 2 * one.error < 0 for *_, one in compared)
+    return [
+        "## Window by window",
+        "The hybrids that are ahead of GPT, with their last seed, on every whole window of both splits: how far their "
+        "perplexity is from GPT's, and two standard errors of that around it, as if the windows were drawn at random. "
+        + (
+            "Every one of these lies below zero."
+            if sure
+            else "Where these have zero between them, neither model is ahead; where the splits differ in sign, it "
+            "depends on the text."
+        ),
+        table(["models", "split", "windows", "perplexity", "two standard errors", "windows where it is ahead"], lines),
     ]
 
 
@@ -290,14 +336,14 @@ def _streams(parts: Sequence[StreamedPart], known: Mapping[str, Model], use: Siz
         found, seeds = by_position(parts, label), len({part.seed for part in parts if part.model == label})
         if found:
             lines.append([reading.title, seeds, *(found[span].cell(3) if span in found else "" for span in spans)])
-    first = [part for part in parts if part.begin == 0][0]
+    first = next(part for part in parts if part.begin == 0)
     return [
         f"## Streams of {use.stream:,} tokens",
-        f"The test split as {round(first.asked / first.end)} streams of {use.stream:,} tokens, read from state to state "
-        "without a window: perplexity by position (`streams.csv`). Each column is other text, so that numbers compare "
-        "within a column only. The positions of Transformer-PSM are those within a chunk and its prefix, at any place "
-        "of the stream the same; those of attention go on, beyond all that it was trained at. *Keeping* so many: the "
-        "same weights, each layer with a cache of as many positions as it was trained at.",
+        f"The test split as {round(first.asked / first.end)} streams of {use.stream:,} tokens, read from state to "
+        "state without a window: perplexity by position (`streams.csv`). Each column is other text, so that numbers "
+        "compare within a column only. The positions of Transformer-PSM are those within a chunk and its "
+        "prefix, at any place of the stream the same; those of attention go on, beyond all that it was trained at. "
+        "*Keeping* so many: the same weights, each layer with a cache of as many positions as it was trained at.",
         "![perplexity by position](streams.png)",
         table(["model", "seeds", *(f"{begin:,} to {end:,}" for begin, end in spans)], lines),
     ]

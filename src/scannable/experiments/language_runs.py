@@ -303,6 +303,12 @@ def readings(known: Mapping[str, Model], use: Sizes) -> dict[str, Reading]:
     return found
 
 
+def pairs(known: Mapping[str, Model], use: Sizes) -> list[tuple[str, str]]:
+    """Hybrids and the GPT that they are ahead of, which are compared window by window."""
+    found = [(DEEP, GPT), (longer_name(ALTERNATING, use), longer_name(GPT, use))]
+    return [(one, other) for one, other in found if one in known and other in known]
+
+
 def final_recipes(
     common: Plan, profile: Profile, chosen: Mapping[str, Chosen], names: Sequence[str], seeds: tuple[int, ...]
 ) -> dict[str, Recipe[Any, Any]]:

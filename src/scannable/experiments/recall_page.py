@@ -142,6 +142,7 @@ def write_page(lab: Laboratory, rows: Sequence[RunScore], use: Setting, held: Ma
         table(*_errors(rows, use, held)),
         *_findings(rows, use, held),
         *_order(rows, use),
+        *_guesses(rows, use),
         "The paper at 512 tokens, 8 pairs: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails, "
         "full attention perfect; of its sliding windows the text says nothing.",
         "## What differs from the paper",
@@ -196,33 +197,61 @@ def _findings(rows: Sequence[RunScore], use: Setting, held: Mapping[str, int]) -
     ]
 
 
+def guessing(rows: Sequence[RunScore], model: str, use: Setting) -> tuple[int, int]:
+    """How many seeds of a model guess among the values of the sequence at every length, and how many there are."""
+    lengths: dict[int, list[float]] = {}
+    for row in rows:
+        if row.model == model and row.part == "final":
+            lengths.setdefault(row.seed, []).append(row.error)
+    return sum(min(errors) > chance(use) - 0.02 for errors in lengths.values()), len(lengths)
+
+
+def chance(use: Setting) -> float:
+    """The error of a guess among the values of the sequence."""
+    return 1 - 1 / use.recipe.task.pairs
+
+
 def _order(rows: Sequence[RunScore], use: Setting) -> list[str]:
-    """Whether longer chunks recall more, as in the paper, and which runs only guess."""
+    """Whether longer chunks recall more, as in the paper, among those that learned anything."""
     said: list[str] = []
-    guess = 1 - 1 / use.recipe.task.pairs
     for one in use.families.values():
         found = {name: errors for name in one.models if (errors := error_by_length(rows, name))}
         if one.kind != "psm" or len(found) < len(one.models):
             continue
-        last = [errors[max(errors)].mean for errors in found.values()]
-        falls = all(later <= earlier + NEAR for earlier, later in pairwise(last)) and last[-1] < last[0] - NEAR
-        listed = ", ".join(f"{100 * error:.2f}" for error in last)
+        last = {name: errors[max(errors)].mean for name, errors in found.items()}
+        trained = [name for name in found if guessing(rows, name, use)[0] == 0]
+        means = [last[name] for name in trained]
+        if len(means) < 2 or max(means) - min(means) <= NEAR:
+            verdict = "cannot be judged"
+        else:
+            falls = all(later <= earlier + NEAR for earlier, later in pairwise(means)) and means[-1] < means[0] - NEAR
+            verdict = "is seen" if falls else "is not seen"
+        among = ", ".join(one.labels[name] for name in trained) or "none"
+        rest = f" among those that trained with every seed ({among})" if len(trained) < len(found) else ""
         labels = [one.labels[name] for name in found]
         said.append(
-            f"{one.title}, error in percent from {labels[0]} to {labels[-1]}: {listed}. The paper's order, in which "
-            f"longer chunks recall more, is {'seen' if falls else 'not seen'}."
+            f"{one.title}, error in percent from {labels[0]} to {labels[-1]}: "
+            f"{', '.join(f'{100 * error:.2f}' for error in last.values())}. The paper's order, in which longer chunks "
+            f"recall more, {verdict}{rest}."
         )
-        guessing = [
-            one.labels[name]
-            for name, errors in found.items()
-            if min(spread.mean for spread in errors.values()) > guess - 0.02
-        ]
-        if guessing:
-            said.append(
-                f"With {', '.join(guessing)} it guesses among the values of the sequence ({guess:.2%} wrong) at every "
-                "length: that is training which did not begin, and does not show what such a state can hold."
-            )
     return [" ".join(said)] if said else []
+
+
+def _guesses(rows: Sequence[RunScore], use: Setting) -> list[str]:
+    """Which models of any family did not begin to learn."""
+    listed: list[str] = []
+    for one in use.families.values():
+        for name, label in one.labels.items():
+            count, seeds = guessing(rows, name, use)
+            if count:
+                listed.append(f"{one.title}, {label}" + (f" ({count} of {seeds} seeds)" if seeds > 1 else ""))
+    if not listed:
+        return []
+    return [
+        f"A guess among the values of the sequence is wrong in {chance(use):.2%}. No better than that at any length, "
+        "which is training that did not begin, and does not show what such a state can hold: "
+        f"{'; '.join(listed)}."
+    ]
 
 
 def _place(point: Place, use: Setting) -> str:
@@ -245,8 +274,8 @@ def _sweeps(rows: Sequence[RunScore], use: Setting) -> list[str]:
     return [
         "## Learning rates",
         f"Runs of at most {use.sweep_steps:,} steps on samples of another seed; the one that reached the longest "
-        "length, then the lowest validation loss, gave the rate of all models with these blocks. Transformer-PSM and "
-        "attention were swept at the width they are shown at, the recurrent rows at their middle one.",
+        "length, then the lowest validation loss, gave the rate of all models with these blocks: the right half has "
+        "that of the projecting Agg, sliding windows that of full attention, every other size that of the one shown.",
         table(["model", "learning rate", "reached length", "validation loss there"], lines),
         *at_the_edge(chosen, rates, titles),
     ]

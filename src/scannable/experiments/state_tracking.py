@@ -24,7 +24,6 @@ from scannable.experiments.state_tracking_runs import (
     longer_recipes,
     noisy_recipes,
     opponent_recipes,
-    opponent_seeds,
     psm_recipes,
     setting,
     swept,
@@ -47,14 +46,14 @@ def run(lab: Laboratory) -> None:
     best = choices(tried)
     for name in use.opponents:
         if name not in best:
-            lab.without([f"{name}-{seed}" for seed in opponent_seeds(use, name)])
+            lab.without([f"{name}-{use.opponent_seed}"])
             lab.without(further_names(use, name))
-    final = psm | lab.train(opponent_recipes(use, best, first=True), "opponents")
-    final |= lab.train(noisy_recipes(use, best), "noise")
+    final = psm | lab.train(opponent_recipes(use, best), "opponents")
+    final |= lab.train(noisy_recipes(use, best, use.noisy_seeds[:1]), "noise")
     ablated = lab.train(ablations(use), "ablation")
     longer = lab.train(longer_recipes(use, best), "longer")
     generators = lab.train(generator_recipes(use, best), "generators")
-    final |= lab.train(opponent_recipes(use, best, first=False), "seeds")
+    final |= lab.train(noisy_recipes(use, best, use.noisy_seeds[1:]), "seeds")
     direct = lab.train(direct_recipes(use, best), "direct")
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]

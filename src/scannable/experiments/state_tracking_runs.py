@@ -51,8 +51,6 @@ EARLIER, LSTM_NOISE = GrowingStateNoise(over=0.35), 0.35
 it."""
 FURTHER = (LSTM, DELTA_PRODUCT)
 """Opponents that are known to track states: longer training lengths, and words over generators."""
-WITH_MORE_SEEDS = (LSTM,)
-"""The opponent that learned the training length with its first seed; for more seeds of the others there was no time."""
 DIRECT = (DELTA_PRODUCT,)
 """Opponents that the curriculum may hold up: once more without one, as others train them."""
 
@@ -70,8 +68,9 @@ class Setting:
     sweep_steps: int
     helped_seeds: tuple[int, ...]
     plain_seeds: tuple[int, ...]
-    further_seeds: tuple[int, ...]
-    """Of the opponents in WITH_MORE_SEEDS; of all others the first one only."""
+    opponent_seed: int
+    noisy_seeds: tuple[int, ...]
+    """Of the LSTM with noise, which of the opponents goes furthest."""
     longer: tuple[int, ...]
     """Lengths of the curriculum of those that are trained longer than the others."""
     generators: tuple[int, ...]
@@ -100,7 +99,8 @@ def setting(profile: Profile) -> Setting:
         sweep_steps=4 if smoky else 600 if profile == "laptop" else 3 * 20 * recipe.evaluation.every,
         helped_seeds=(0, 1) if smoky else (0, 1, 2, 3, 4),
         plain_seeds=(0,) if smoky else (0, 1, 2),
-        further_seeds=(0,) if smoky else (0, 1, 2),
+        opponent_seed=0,
+        noisy_seeds=(0, 1) if smoky else (0, 1, 2),
         longer=(3, 8) if smoky else (3, 4, 6, 8, 12, 18, 32, 64, 128),
         generators=(4,) if smoky else (4, 8, 32),
         # Those of the first seed were used up: runs with more noise, on which the choice was made, were tested on them.
@@ -230,28 +230,22 @@ def ablations(use: Setting) -> dict[str, Recipe[Any, Any]]:
     return {f"{name}-{seed}": with_seed(helped(use.recipe, without=aid), seed) for aid, name in WITHOUT.items()}
 
 
-def opponent_seeds(use: Setting, name: str) -> tuple[int, ...]:
-    return use.further_seeds if name in WITH_MORE_SEEDS else use.further_seeds[:1]
-
-
-def opponent_recipes(use: Setting, best: Mapping[str, Chosen], *, first: bool) -> dict[str, Recipe[Any, Any]]:
-    """The opponents whose rate is known, with their first seed, or with all others."""
+def opponent_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
+    """The opponents whose rate is known."""
+    seed = use.opponent_seed
     return {
-        f"{name}-{seed}": with_seed(opponent(use, name, best[name]), seed)
-        for name in use.opponents
-        if name in best
-        for seed in (opponent_seeds(use, name)[:1] if first else opponent_seeds(use, name)[1:])
+        f"{name}-{seed}": with_seed(opponent(use, name, best[name]), seed) for name in use.opponents if name in best
     }
 
 
-def noisy_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe[Any, Any]]:
+def noisy_recipes(use: Setting, best: Mapping[str, Chosen], seeds: tuple[int, ...]) -> dict[str, Recipe[Any, Any]]:
     """The LSTM with that one of the aids which it can have, at the rate it has without."""
     if LSTM not in best:
         return {}
-    seed, whole = use.further_seeds[0], opponent(use, LSTM, best[LSTM])
+    whole = opponent(use, LSTM, best[LSTM])
     layers = tuple(LSTMOptions(state_noise=LSTM_NOISE) for _ in whole.model.layers)
     noisy = replace(whole, model=replace(whole.model, layers=layers), callbacks=(EARLIER,))
-    return {f"{NOISY_LSTM}-{seed}": with_seed(noisy, seed)}
+    return {f"{NOISY_LSTM}-{seed}": with_seed(noisy, seed) for seed in seeds}
 
 
 def longer_name(use: Setting, name: str) -> str:
@@ -277,8 +271,8 @@ def direct_recipes(use: Setting, best: Mapping[str, Chosen]) -> dict[str, Recipe
 def _with_curriculum(
     use: Setting, best: Mapping[str, Chosen], names: Mapping[str, str], curriculum: Curriculum
 ) -> dict[str, Recipe[Any, Any]]:
-    """The first seed of some opponents, by new names, with lengths of their own."""
-    seed = use.further_seeds[0]
+    """Some opponents, by new names, with lengths of their own."""
+    seed = use.opponent_seed
     return {
         f"{new}-{seed}": with_seed(replace(opponent(use, name, best[name]), curriculum=curriculum), seed)
         for new, name in names.items()
@@ -318,10 +312,10 @@ def further_names(use: Setting, name: str) -> list[str]:
     """The runs of an opponent beside those of the first table."""
     found: list[str] = []
     if name == LSTM:
-        found.append(f"{NOISY_LSTM}-{use.further_seeds[0]}")
+        found += [f"{NOISY_LSTM}-{seed}" for seed in use.noisy_seeds]
     if name in FURTHER:
-        found.append(f"{longer_name(use, name)}-{use.further_seeds[0]}")
+        found.append(f"{longer_name(use, name)}-{use.opponent_seed}")
         found += [f"{generators_name(name, count)}-{use.generator_seed}" for count in use.generators]
     if name in DIRECT:
-        found.append(f"{direct_name(use, name)}-{use.further_seeds[0]}")
+        found.append(f"{direct_name(use, name)}-{use.opponent_seed}")
     return found

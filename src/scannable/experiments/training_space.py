@@ -274,11 +274,11 @@ once, parameters and the output layer apart.""",
         "## Beside the formula",
         "C1 says S_train = O(c n L_inf + c n L_agg). With the factors written down (`experiments/training_space.py`: "
         "`Formula`), counted over predicted lies between "
-        f"{min(ratios):.3f} and {max(ratios):.3f} over all {len(rows)} shapes. What was found:",
+        f"{min(ratios):.3f} and {max(ratios):.3f} over all {len(rows)} counts. What was found:",
         f"""- **Linear in n**, as C1 says, and in the number of layers: each layer of Agg costs about twice as much as
   one of Inf, since a chunk takes part in almost two evaluations of Agg and in one of Inf.
-- **The factor c is the scores of attention, and only of plain attention.** With fused attention, which every current
-  library uses, S_train is O(n L_inf + n L_agg), without c: from c = {sizes.c[0]} to {sizes.c[-1]} it goes from
+- **The factor c is the scores of attention, and only of plain attention.** With fused attention, which keeps no
+  scores, S_train is O(n L_inf + n L_agg), without c: from c = {sizes.c[0]} to {sizes.c[-1]} it goes from
   {first:.1f} to {last:.1f} KiB a token. (It falls where few chunks are left, because the tree over r chunks needs
   2 r - O(log r) evaluations.) Plain attention goes from {plain_first:.1f} to {plain_last:.1f} KiB a token, with the
   c of C1 in it.
