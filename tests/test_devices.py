@@ -84,7 +84,8 @@ def layer_of(name: str) -> Any:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_runs_forward_and_backward_where_it_is(name: str, n: int) -> None:
     layer = layer_of(name)
-    x = torch.empty(2, n, WIDTH, device=META, requires_grad=True)
+    # The LSTM of torch goes there position by position, and has no chunks for which the length would matter.
+    x = torch.empty(2, min(n, 9) if name == "lstm" else n, WIDTH, device=META, requires_grad=True)
     y = layer(x)
     y, state = layer.extend(y, layer.initial_state(2))
     # From a state, which has a gradient too.

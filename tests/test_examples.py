@@ -14,11 +14,15 @@ SAYS = {
     "truncated_backpropagation.py": "gradients through four pieces are those of one pass",
 }
 
+SLOW = ("finetune_with_trainer.py", "truncated_backpropagation.py")
 QUICK = {"finetune_with_trainer.py": ["--steps", "2"]}
 """What makes a long one short."""
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=path.name) for path in EXAMPLES],
+)
 def test_an_example_runs(example: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(example), *QUICK.get(example.name, [])], capture_output=True, text=True, check=False

@@ -67,6 +67,7 @@ def test_a_signal_exits_with_its_code_and_the_printed_line_goes_on_from_any_fold
     assert not list(elsewhere.iterdir())
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_is_resumed_says_so(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -86,6 +87,7 @@ def test_a_finished_run_that_is_resumed_says_so(tmp_path: Path) -> None:
     assert f"{tmp_path / 'run'} has finished at step 2; a greater --steps goes on from there\n" in second.stdout
 
 
+@pytest.mark.slow
 def test_under_torchrun_every_process_stops_and_the_line_starts_as_many(tmp_path: Path) -> None:
     run = tmp_path / "run"
     # Its own group: the signal goes to all of them, as from a terminal.

@@ -278,6 +278,7 @@ def test_a_damaged_result_is_refused_and_written_anew_when_deleted(tmp_path: Pat
 # In processes of their own.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_processes_find_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laboratory, "EVERY", 0.0)

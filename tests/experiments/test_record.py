@@ -117,7 +117,7 @@ def test_no_record_goes_while_a_page_lacks_runs(trained: Path) -> None:
     assert not kept.exists() and has_record(trained / "results", second)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_run_is_recorded_as_it_ends(tmp_path: Path, workers: int) -> None:
     lab = lab_in(tmp_path, workers=workers)
     lab.train(RECIPES)

@@ -69,7 +69,7 @@ def assert_equal(model: nn.Module, plain: nn.Module, *shape: int) -> None:
         torch.testing.assert_close(compiled, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_curriculum_of_15_lengths_needs_four_graphs(rows: int, graphs: Graphs) -> None:
     model, plain = models(graphs, chunk_length=1)
     for n in range(4, 19):
@@ -77,6 +77,7 @@ def test_a_curriculum_of_15_lengths_needs_four_graphs(rows: int, graphs: Graphs)
     assert graphs.count == 4
 
 
+@pytest.mark.slow
 def test_lengths_from_100_to_1000_need_four_graphs(graphs: Graphs) -> None:
     model, plain = models(graphs, chunk_length=16)
     for n in (100, 101, 112, 250, 333, 512, 640, 800, 999, 1000):

@@ -24,6 +24,7 @@ def tally() -> Tally:
     return Tally()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_any_moment_ends_as_if_nothing_had_happened(
     tmp_path: Path, expected: Reference, tally: Tally
 ) -> None:
