@@ -29,6 +29,8 @@ def test_it_can_be_read_in_one_go() -> None:
 # What the README says was measured.
 
 README = " ".join((ROOT / "README.md").read_text().split())
+MORE = " ".join((RESULTS / "README.md").read_text().split())
+"""What to keep in mind, and all else that stands beside the results."""
 SEEDS = {1: "one seed", 2: "two seeds", 3: "three seeds", 5: "five seeds"}
 
 
@@ -109,102 +111,128 @@ def test_the_table_of_results_is_what_was_measured() -> None:
     assert f"error, {seeds('mqar', 'psm-projection-16', 'attention-64', 'mamba-64')}, %" in README
     assert f"perplexity per token of a BPE; seeds {counts('psm-256', 'gpt', 'mamba')} |" in README
     assert f"the same; seeds {counts('deep-hybrid', 'gpt', 'mamba')} |" in README
-    assert f"three of each | the same; seeds {counts('alternating-at-2048', 'gpt-at-2048')} |" in README
-    assert f"which makes the slowest token {in_latency('Transformer-PSM, recent = 1')[1]} ms" in README
+    assert f"three layers of each | the same; seeds {counts('alternating-at-2048', 'gpt-at-2048')} |" in README
+    assert f"which makes the slowest token {in_latency('Transformer-PSM, recent = 1')[1]} ms, and p99 longer" in README
 
 
 def test_what_is_said_of_state_tracking_was_measured() -> None:
     helped = [r for r in rows("s5") if r["model"] == "psm-helped"]
     assert len([r for r in helped if r["length"] == "4096"]) == 5 and all(r["error"] == "0.0" for r in helped)
     with (RESULTS / "s5" / "reading.csv").open() as file:
-        read = [r for r in csv.DictReader(file) if r["model"] == "psm-helped"]
-    assert {r["errors"] for r in read} == {"0"} and [r["length"] for r in read].count("1000000") == 5
+        read = list(csv.DictReader(file))
+    # "Nor in 4 x 1,000,000 that each read on", and the LSTM.
+    assert {r["errors"] for r in read} == {"0"} and {r["model"] for r in read} == {"psm-helped", "lstm-noise"}
+    long = [r["model"] for r in read if (r["rows"], r["length"]) == ("4", "1000000")]
+    assert long.count("psm-helped") == 5
+    noisy = [r for r in rows("s5") if (r["model"], r["length"]) == ("lstm-noise", "4096")]
+    assert long.count("lstm-noise") == len(noisy) and {r["error"] for r in noisy} == {"0.0"}
+    assert f"to 4,096 and in 4 x 1,000,000 tokens ({seeds('s5', 'lstm-noise')}; it is trained token by token)" in README
     # "Learned next to nothing with any of three seeds; with twice as many tokens one of two runs did."
     plain = [float(r["error"]) for r in rows("s5") if (r["model"], r["length"]) == ("psm-plain", "18")]
     assert len(plain) == 3 and min(plain) > 0.8 and in_s5("psm-plain", 18, "s5_earlier") == "0.00"
     without = {r["model"]: r for r in rows("s5", part="ablation") if r["length"] == "4096"}
-    noise, unit = (100 * float(without[f"psm-without-{aid}"]["error"]) for aid in ("noise", "unit-states"))
-    assert f"Without the noise {noise:.2f}% were wrong at 4,096, without unit states {unit:.2f}%" in README
+    noise, unit = (f"{100 * float(without[f'psm-without-{aid}']['error']):.2f}%" for aid in ("noise", "unit-states"))
+    assert f"Without the noise {noise} were wrong at 4,096, without unit states {unit}" in MORE
     assert float(without["psm-without-agg-from-inf"]["error"]) > 0.9
     lstm = {n: in_s5("lstm", n) for n in (18, 128, 4096)}
-    assert f"({lstm[18]}% errors there, {seeds('s5', 'lstm')})" in README
-    assert f"{lstm[128]}% at 128, {lstm[4096]}% at 4,096. Trained" in README
+    assert f"both fail ({lstm[4096]}% and {noise} wrong at 4,096)" in README
+    assert f"({lstm[18]}% errors there, {seeds('s5', 'lstm')})" in MORE
+    assert f"{lstm[128]}% at 128, {lstm[4096]}% at 4,096. Trained" in MORE
     longer = {r["length"]: 100 * float(r["error"]) for r in rows("s5", part="longer") if r["model"] == "lstm-to-128"}
-    assert f"to 128 it has {longer['128']:.2f}% errors there and {longer['4096']:.2f}% at 4,096" in README
+    assert f"to 128 it has {longer['128']:.2f}% errors there and {longer['4096']:.2f}% at 4,096" in MORE
     assert all(float(in_s5(model, 8)) > 50 for model in ("deltaproduct", "deltanet", "rwkv7"))
-    assert f"trained at, and reached {reached('deltaproduct')}; Mamba reached {reached('mamba')}, " in README
-    assert reached("deltanet") == reached("rwkv7") == reached("deltaproduct") and reached("gpt2") == "18"
-    assert f"GPT-2 18 with {in_s5('gpt2', 18)}% errors there" in README
-    assert not [r for r in rows("s5") if r["model"] == "lstm-noise"] and "and that run is still missing" in README
+    assert {reached(model) for model in ("deltaproduct", "deltanet", "rwkv7")} == {"8"} and "which were 3 to 8;" in MORE
+    assert (
+        f"Mamba came to {reached('mamba')}, GPT-2 to {reached('gpt2')} with {in_s5('gpt2', 18)}% errors there" in MORE
+    )
+    assert f"Mamba's curriculum reached {reached('mamba')}." in README
     assert seeds("s5", "deltaproduct", "deltanet", "rwkv7", "mamba", "gpt2") == "one seed"
 
-    def over_generators(model: str, count: int) -> str:
-        name = f"{model}-{count}-generators"
-        found = [r for r in rows("s5", part="generators") if r["model"] == name and int(r["length"]) >= 40]
-        return f"{100 - 100 * fmean(float(r['error']) for r in found):.2f}%"
 
-    eight, many = (over_generators("psm-helped", count) for count in (8, 32))
-    assert f"{eight} and {many} of the tokens are right from 40 to 256" in README
-    few, more = (over_generators("lstm", count) for count in (4, 8))
-    assert (
-        f"has {few} with 4 generators and {more} with 8; DeltaProduct has {over_generators('deltaproduct', 4)}"
-        in README
-    )
+def test_what_is_said_of_words_over_generators_was_measured() -> None:
+    table = (RESULTS / "README.md").read_text().partition("| generators |")[2].partition("\n\n")[0]
+    said = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+    def right(model: str, count: int) -> str:
+        found = [r for r in rows("s5", part="generators") if r["model"] == f"{model}-{count}-generators"]
+        errors = [float(r["error"]) for r in found if int(r["length"]) >= 40]
+        return f"{100 - 100 * fmean(errors):.2f}%" if errors else "no run"
+
+    models = ("psm-helped", "lstm", "deltaproduct")
+    assert said == [[str(count), *(right(model, count) for model in models)] for count in (4, 8, 32)]
 
 
 def test_what_is_said_of_recall_was_measured() -> None:
     psm = [f"psm-{way}-{c}" for way in ("projection", "right") for c in (4, 8, 16, 32)]
-    assert f"In recall at 256 tokens, {seeds('mqar', *psm, 'gla-64')}:" in README
+    assert f"*Recall*, {seeds('mqar', *psm, 'gla-64')}:" in README
     assert [in_recall(f"psm-projection-{c}") for c in (16, 32)] == ["0.00", "0.00"]
-    # "Only guesses among the values of the sequence", of which there are 16.
+    # "Did not begin to learn": a guess among 16 values.
     assert all(abs(float(in_recall(f"psm-projection-{c}")) - 100 * 15 / 16) < 2 for c in (4, 8))
     assert all(float(in_recall(f"psm-right-{c}")) > 50 for c in (4, 8, 16, 32))
-    page = (RESULTS / "mqar" / "README.md").read_text()
-    assert "frontier of the recurrent rows: 2 of the 8 Transformer-PSMs" in page
     held = bytes_in_recall("gla-64"), bytes_in_recall("psm-projection-16")
     assert f"({in_recall('gla-64')}% wrong) with {held[0]} bytes, where c = 16 holds {held[1]}." in README
 
 
 def test_what_is_said_of_language_modelling_was_measured() -> None:
     names = ("psm-32", "psm-64", "psm-128", "psm-256", "gpt", "mamba", "hybrid")
-    assert set(counts(*names)) == set("12, ") and "In language modelling, one or two seeds: perplexity falls" in README
+    assert set(counts(*names)) == set("12, ") and "**Language modelling.** One or two seeds. Perplexity falls" in MORE
     falling = [in_text(name) for name in names[:4]]
     assert falling == sorted(falling, key=float, reverse=True)
-    assert f"from {falling[0]} at 32 to {falling[-1]} at 256" in README
+    assert f"from {falling[0]} at 32 to {falling[-1]} at 256" in MORE
     gpt = "GPT, context 512"
-    assert f"this model has {operations('Transformer-PSM, c = 256', gpt)} times the operations of attention" in README
-    assert f"Mamba has {operations('Mamba', gpt)} times those" in README
+    assert f"it has {operations('Transformer-PSM, c = 256', gpt)} times the operations of attention" in MORE
+    assert f"Mamba has {operations('Mamba', gpt)} times those" in MORE
     rising = [in_text(f"paper-psm-{c}") for c in (32, 64, 128, 256)]
     assert rising == sorted(rising, key=float)
-    assert f"perplexity rises: from {rising[0]} at 32 to {rising[-1]} at 256, where attention has" in README
-    assert f"attention has {in_text('paper-gpt2')}. The hybrid with five" in README
+    assert f"perplexity rises: from {rising[0]} at 32 to {rising[-1]} at 256, where attention has" in MORE
+    assert f"attention has {in_text('paper-gpt2')}. The hybrid with three" in MORE
     title = "hybrid: (PSM with c = 128, recent = 1, Mamba) x 3"
     page = (RESULTS / "wikitext" / "README.md").read_text()
     (longer,) = re.findall(rf"with ([\d.]+) times its operations \({re.escape(title)}, trained at 2,048\)", page)
     parameters = {r["model"]: int(r["parameters"]) for r in rows("wikitext")}
     deep, three = (parameters[name] / parameters["gpt"] for name in ("deep-hybrid", "alternating"))
     deeper = operations("hybrid: PSM x 3 with c = 128, recent = 1; Mamba x 5", gpt)
+    assert f"has {deeper} times the operations of attention and {deep:.2f} times its parameters." in README
     assert (
-        f"five layers of Mamba has {deeper} times the operations of attention and {deep:.2f} times its parameters; the one "
-        f"with three {operations(title, gpt)} times, {longer} times in windows of 2,048, and {three:.2f} times "
-        f"({in_text('alternating')} in windows of 512)"
-    ) in README
+        f"Mamba has {operations(title, gpt)} times the operations of attention ({longer} times in windows of 2,048) and "
+        f"{three:.2f} times its parameters, and a perplexity of {in_text('alternating')} in windows of 512"
+    ) in MORE
     others = in_text("hybrid"), in_text("wide-hybrid-at-2048"), in_text("psm-128-at-2048")
-    assert f"({others[0]}; {others[1]} in windows of 2,048), nor does c = 128 alone there ({others[2]})" in README
+    assert (
+        f"({others[0]}; {others[1]} in windows of 2,048), nor does c = 128 alone in windows of 2,048 ({others[2]})"
+        in MORE
+    )
+    # "In windows of 2,048 both learn less than in windows of 512."
+    assert all(float(in_text(f"{name}-at-2048")) > float(in_text(name)) for name in ("gpt", "alternating"))
+
+
+def test_what_is_said_of_windows_and_streams_was_measured() -> None:
+    page = (RESULTS / "wikitext" / "README.md").read_text()
+    by_window = {
+        (line.split("|")[1].strip(), line.split("|")[2].strip()): [cell.strip() for cell in line.split("|")[4:6]]
+        for line in page.partition("\n## Window by window\n")[2].partition("\n## ")[0].splitlines()
+        if " | test | " in line or " | validation | " in line
+    }
+    deep = "hybrid: PSM x 3 with c = 128, recent = 1; Mamba x 5, against GPT, context 512"
+    (mean, around), (other, about) = by_window[deep, "test"], by_window[deep, "validation"]
+    assert f"its perplexity is {mean} from attention's (two standard errors: {around})" in README
+    assert f"over those of the validation split {other} ({about})" in README
     with (RESULTS / "wikitext" / "streams.csv").open() as file:
         read = list(csv.DictReader(file))
-    parts = {
-        place: f"{fmean(exp(float(r['loss'])) for r in read if (r['model'], r['end']) == place):.3f}"
-        for place in {(r["model"], r["end"]) for r in read}
+    ends = {
+        model: f"{fmean(exp(float(r['loss'])) for r in read if (r['model'], r['end']) == (model, '16384')):.3f}"
+        for model in {r["model"] for r in read}
     }
-    ends = {model: value for (model, end), value in parts.items() if end == "16384"}
-    first, then = ([parts[f"{model}-at-2048", end] for model in ("gpt", "alternating")] for end in ("512", "1024"))
-    assert f"first 512 positions ({first[0]} to {first[1]}), ahead in the next 512 ({then[0]} to {then[1]})" in README
-    assert float(first[0]) > float(first[1]) and float(then[0]) < float(then[1])
+    assert float(ends["gpt-cache"]) == min(map(float, ends.values()))
+    assert f"({ends['gpt-cache']} over the last half; hybrid {ends['deep-hybrid']})" in README
     assert (
-        f"c = 128 has {ends['psm-128']}, the hybrid of three and three {ends['alternating']} and attention {ends['gpt']} if trained at 512; "
-        f"{ends['psm-128-at-2048']}, {ends['alternating-at-2048']} and {ends['gpt-at-2048']} if trained at 2,048"
-    ) in README
+        f"c = 128 has {ends['psm-128']}, the hybrids {ends['alternating']} (three layers of Mamba) and "
+        f"{ends['deep-hybrid']} (five), attention {ends['gpt']} if it keeps everything and {ends['gpt-cache']} if it keeps"
+    ) in MORE
+    assert (
+        f"c = 128 has {ends['psm-128-at-2048']}, the hybrid {ends['alternating-at-2048']}, attention "
+        f"{ends['gpt-at-2048']} and, keeping 2,048 positions, {ends['gpt-at-2048-cache']}."
+    ) in MORE
 
 
 def benchmark(name: str) -> list[list[str]]:
