@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scannable.experiments.by_window import Between, between, keep, kept, measure
+from scannable.experiments.by_window import SPLITS, between, keep, kept, measure
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.tasks.text import TextTask
@@ -20,7 +20,8 @@ def test_every_whole_window_of_both_splits_has_its_own_loss(tmp_path: Path) -> N
     model = TransformerPSM(TransformerPSMConfig(257, 8, chunk_length=4, agg_layers=1, inf_layers=1, heads=1))
     found = measure(model, task, 23)
     assert found.keys() == {"test", "validation"}
-    for split, losses in found.items():
+    for split in SPLITS:
+        losses = found[split]
         batch = task.window_batch(split, range(task.windows(split, 23)), 23)
         whole = (batch.targets != -100).all(1)
         # The last window is shorter, and left out.
@@ -35,7 +36,9 @@ def test_every_whole_window_of_both_splits_has_its_own_loss(tmp_path: Path) -> N
 def test_what_lies_between_is_the_mean_of_the_differences_and_its_standard_error() -> None:
     first, second = [1.0, 2.0, 4.0, 4.0], [2.0, 2.0, 3.0, 7.0]
     # -1, 0, 1 and -3: their mean is -3/4, their variance 35/12.
-    assert between(first, second) == Between(-0.75, pytest.approx(sqrt(35 / 12) / 2), 4, 2)
+    found = between(first, second)
+    assert (found.mean, found.windows, found.better) == (-0.75, 4, 2)
+    assert found.error == pytest.approx(sqrt(35 / 12) / 2)
     for other in ([1.0], [1.0, 2.0, 3.0]):
         with pytest.raises(ValueError, match="both need the same ones, and at least two"):
             between(other, first[: 1 if len(other) == 1 else 4])

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from scannable.models.protocol import evaluating
 from scannable.storage.files import write_whole
-from scannable.tasks import IGNORED
+from scannable.tasks import IGNORED, Split
 from scannable.training.evaluation import Text
 
-SPLITS = ("test", "validation")
+SPLITS: tuple[Split, ...] = ("test", "validation")
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,8 @@ def _not_learned(rows: Sequence[RunScore], use: Setting) -> str:
             listed.append(f"{title} {mean:.0%} (its curriculum reached {min(r.trained_to for r in failed)}{which})")
     if not listed:
         return ""
-    steps, lengths = use.recipe.curriculum.steps, use.recipe.curriculum.lengths
+    # With no such limit all steps may be spent at the first length.
+    lengths, steps = use.recipe.curriculum.lengths, use.recipe.curriculum.steps or use.recipe.steps
     return (
         f"Models that make more than {LEARNED:.0%} errors at {trained}: {', '.join(listed)}. One that does not learn a "
         f"length goes on after {steps:,} steps, so that one which learns none has seen lengths to "
