@@ -134,13 +134,16 @@ def draw_streams(parts: Sequence[StreamedPart], titles: Mapping[str, str]) -> Fi
     figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots()
     lengths = {part.model: part.trained_at for part in parts}
-    for i, (name, trained_at) in enumerate(lengths.items()):
-        found = by_position(parts, name)
+    # What is the same model but for its windows has the same colour.
+    alike = {name: name.replace(f"-at-{length}", "") for name, length in lengths.items()}
+    colors = {model: f"C{i}" for i, model in enumerate(dict.fromkeys(alike.values()))}
+    for name, trained_at in lengths.items():
+        found, color = by_position(parts, name), colors[alike[name]]
         line = "-" if trained_at == min(lengths.values()) else "--"
         middles = [(begin + end) / 2 for begin, end in found]
         mean, low, high = ([getattr(one, which) for one in found.values()] for which in ("mean", "least", "greatest"))
-        axes.plot(middles, mean, line, marker=".", color=f"C{i}", label=titles[name])
-        axes.fill_between(middles, low, high, color=f"C{i}", alpha=0.15, linewidth=0)
+        axes.plot(middles, mean, line, marker=".", color=color, label=titles[name])
+        axes.fill_between(middles, low, high, color=color, alpha=0.15, linewidth=0)
     for length in sorted(set(lengths.values())):
         axes.axvline(length, color="grey", linewidth=1, linestyle=":")
         axes.text(length * 1.02, 0.02, f"trained at {length:,}", color="grey", fontsize=8, va="bottom",
