@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scannable.experiments.by_window import SPLITS, between, keep, kept, measure
+from scannable.experiments.by_window import BLOCK, SPLITS, between, keep, kept, measure
 from scannable.models.transformer_psm import TransformerPSM
 from scannable.models.transformer_psm_config import TransformerPSMConfig
 from scannable.tasks.text import TextTask
@@ -36,12 +36,16 @@ def test_every_whole_window_of_both_splits_has_its_own_loss(tmp_path: Path) -> N
 def test_what_lies_between_is_the_mean_of_the_differences_and_its_standard_error() -> None:
     first, second = [1.0, 2.0, 4.0, 4.0], [2.0, 2.0, 3.0, 7.0]
     # -1, 0, 1 and -3: their mean is -3/4, their variance 35/12.
-    found = between(first, second)
+    found = between(first, second, BLOCK)
     assert (found.mean, found.windows, found.better) == (-0.75, 4, 2)
     assert found.error == pytest.approx(sqrt(35 / 12) / 2)
+    # Two at a time: -1/2 and -1, which lie 1/2 apart; a last one without a neighbour counts for the mean only.
+    for more in ([], [9.0]):
+        found = between(first + more, second + more, BLOCK // 2)
+        assert found.mean == pytest.approx(-3 / (4 + len(more))) and found.error == pytest.approx(0.25)
     for other in ([1.0], [1.0, 2.0, 3.0]):
         with pytest.raises(ValueError, match="both need the same ones, and at least two"):
-            between(other, first[: 1 if len(other) == 1 else 4])
+            between(other, first[: 1 if len(other) == 1 else 4], BLOCK)
 
 
 def test_what_was_read_is_kept_beside_its_run(tmp_path: Path) -> None:

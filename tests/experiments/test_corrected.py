@@ -26,8 +26,12 @@ TOKENS = torch.randint(7, (2, 8 * C), generator=torch.Generator().manual_seed(0)
 
 
 def model(**switches: object) -> AsPrinted:
+    return seeded(replace(PLAIN, **switches))
+
+
+def seeded(config: AsPrintedConfig) -> AsPrinted:
     torch.manual_seed(0)
-    return AsPrinted(replace(PLAIN, **switches)).double().eval()
+    return AsPrinted(config).double().eval()
 
 
 def test_without_a_switch_it_is_the_corrected_model() -> None:
@@ -98,7 +102,9 @@ def test_gpt2s_start_has_one_deviation() -> None:
 
 def test_a_projection_may_start_as_torch_starts_a_linear() -> None:
     config = TransformerPSMConfig(7, 8, 1, chunk_length=C, agg_layers=1, inf_layers=1, compress="projection")
-    turned, same = (AsPrinted(as_printed(config, random_projection=on)).double().eval() for on in (True, False))
+    turned, same = (seeded(as_printed(config, random_projection=on)) for on in (True, False))
+    other = [name for name, weight in turned.state_dict().items() if not torch.equal(weight, same.state_dict()[name])]
+    assert other == ["layer.agg.projection.weight", "layer.agg.projection.bias"]
     started, kept = (one.state_dict()["layer.agg.projection.weight"] for one in (turned, same))
     assert kept.count_nonzero() == 2 * C and started.count_nonzero() == started.numel()
     assert started.abs().max() <= (2 * C) ** -0.5

@@ -194,6 +194,7 @@ def test_models_of_any_family_that_guess_at_every_length_are_named_with_their_se
     use = recall_runs.setting("laptop")
     rows = [outcome("psm-projection-4", n, error) for n, error in ((64, 0.94), (256, 0.93))]
     rows += [outcome("psm-projection-8", n, error) for n, error in ((64, 0.1), (256, 0.94))]
+    rows += [outcome("window-8", n, 0.97) for n in (64, 256)]
     rows += [outcome("mamba-16", 64, error, seed=seed) for seed, error in enumerate((0.94, 0.2, 0.93))]
     (said,) = recall_page._guesses(rows, use)
     assert said.startswith("A guess among the values of the sequence is wrong in 93.75%.")

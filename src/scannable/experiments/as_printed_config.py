@@ -26,7 +26,7 @@ class AsPrintedConfig(TransformerPSMConfig):
     init_std: float = 0.0
     """GPT-2's initialisation with this deviation, which is 0.02 there; 0 for that of the library."""
     random_projection: bool = False
-    """Whether the projection of Agg starts as torch starts a Linear; otherwise as the sum of both halves."""
+    """Whether the projection of Agg starts as torch starts a Linear; otherwise as the library starts it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,5 @@
 """Two language models on the same windows: is what lies between them more than the choice of the text?"""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -11,12 +10,14 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from scannable.experiments.record import leave, left
 from scannable.models.protocol import evaluating
-from scannable.storage.files import write_whole
 from scannable.tasks import IGNORED, Split
 from scannable.training.evaluation import Text
 
 SPLITS: tuple[Split, ...] = ("test", "validation")
+BLOCK = 8192
+"""Tokens that stand together for the standard error."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Between:
     mean: float
     """In nats a token; below zero, the first is better."""
     error: float
-    """The standard error of that mean, windows being what is drawn."""
+    """The standard error of that mean, by blocks of windows: neighbours are of one text, and alike."""
     windows: int
     better: int
     """Windows in which the first has the lower loss."""
@@ -51,31 +52,26 @@ def measure(model: Any, task: Text, length: int) -> dict[str, list[float]]:
     return found
 
 
-def between(first: Sequence[float], second: Sequence[float]) -> Between:
-    """Window by window."""
+def between(first: Sequence[float], second: Sequence[float], length: int) -> Between:
+    """Window by window, of windows of this length."""
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(f"{len(first)} and {len(second)} windows: both need the same ones, and at least two")
+    together = max(1, min(BLOCK // length, len(first) // 2))
     differences = [a - b for a, b in zip(first, second, strict=True)]
-    count = len(differences)
-    return Between(fmean(differences), stdev(differences) / sqrt(count), count, sum(d < 0 for d in differences))
+    # Whole blocks only; the last windows count for the mean.
+    blocks = [fmean(differences[i : i + together]) for i in range(0, len(first) - together + 1, together)]
+    better = sum(difference < 0 for difference in differences)
+    return Between(fmean(differences), stdev(blocks) / sqrt(len(blocks)), len(first), better)
 
 
 def kept(folder: Path, length: int) -> dict[str, list[float]] | None:
     """What was left with a run that has ended; None if nothing was."""
-    path = _path(folder, length)
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_bytes())
-        return {split: [float(loss) for loss in found[split]] for split in SPLITS}
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
+    return left(_path(folder, length), lambda plain: {split: [float(one) for one in plain[split]] for split in SPLITS})
 
 
 def keep(folder: Path, length: int, found: dict[str, list[float]]) -> None:
     """Leave it there."""
-    rounded = {split: [round(loss, 5) for loss in losses] for split, losses in found.items()}
-    write_whole(_path(folder, length), json.dumps(rounded).encode() + b"\n")
+    leave(_path(folder, length), {split: [round(loss, 5) for loss in losses] for split, losses in found.items()})
 
 
 def _path(folder: Path, length: int) -> Path:

@@ -1,16 +1,16 @@
 """Fig. "wikitext chunk": perplexity of language models against the chunk length, every token scored."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from scannable.experiments import by_window, streamed_text
-from scannable.experiments.by_window import Between
 from scannable.experiments.choice import choices
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
-from scannable.experiments.language_page import StreamedPart, draw, draw_streams, write_page
+from scannable.experiments.language_page import ByWindow, StreamedPart, draw, draw_streams, write_page
 from scannable.experiments.language_profiles import SIZES, Sizes
 from scannable.experiments.language_runs import (
     Model,
@@ -18,7 +18,7 @@ from scannable.experiments.language_runs import (
     final_recipes,
     models,
     of_part,
-    pairs,
+    pairs_by_window,
     plan,
     readings,
     swept,
@@ -57,6 +57,8 @@ def run(lab: Laboratory) -> None:
         streamed = {label: reading.title for label, reading in readings(known, use).items()}
         save_figure(draw_streams(streams, streamed), lab.results, "streams")
     compared = compare_by_window(lab, known, trained)
+    if compared:
+        save_rows(compared, lab.results / "windows.csv")
     there = {row.model for row in rows if row.part == "final"}
     work = {name: work_per_token(model.config, model.context) for name, model in known.items() if name in there}
     lab.leave_records()
@@ -93,39 +95,42 @@ def read_streams(lab: Laboratory, known: Mapping[str, Model], trained: Mapping[s
 def _stream(lab: Laboratory, one: Trained, use: Sizes, cache: int | None) -> list[streamed_text.Stretch] | None:
     """None where nothing was read, and cannot be read here."""
     found = streamed_text.kept(one.folder, use.stream, cache)
-    if found is None and lab.trains("streams") and lab.has_weights(one):
-        lab.console.print(f"{lab.name}: {one.name} reads streams of {use.stream:,} tokens", highlight=False)
-        loaded: Any = load_trained(one.folder, device=lab.device)
-        model = loaded.model if cache is None else streamed_text.with_cache(loaded.model, cache)
+    if found is None and (loaded := _loaded(lab, one, f"reads streams of {use.stream:,} tokens")):
+        model: Any = loaded.model if cache is None else streamed_text.with_cache(loaded.model, cache)
         found = streamed_text.measure(model, loaded.recipe.task, use.stream, use.context)
         streamed_text.keep(one.folder, use.stream, found, cache)
     return found
 
 
-def compare_by_window(
-    lab: Laboratory, known: Mapping[str, Model], trained: Mapping[str, Trained]
-) -> list[tuple[str, str, str, Between]]:
-    """Hybrid, GPT, split and what lies between them, with the last seed."""
-    use, found = SIZES[lab.profile], list[tuple[str, str, str, Between]]()
-    for names in pairs(known, use):
-        runs = [trained.get(f"{name}-{use.seeds[-1]}") for name in names]
-        losses = [
-            None if run is None else _by_window(lab, run, known[name]) for run, name in zip(runs, names, strict=True)
-        ]
-        first, second = losses
-        if first is not None and second is not None:
-            found += [(*names, split, by_window.between(first[split], second[split])) for split in by_window.SPLITS]
-    return found
+def compare_by_window(lab: Laboratory, known: Mapping[str, Model], trained: Mapping[str, Trained]) -> list[ByWindow]:
+    """Hybrids and GPT, with the last seed."""
+    use, rows = SIZES[lab.profile], list[ByWindow]()
+    seed = use.seeds[-1]
+    for hybrid, gpt in pairs_by_window(known, use):
+        runs, length = [trained.get(f"{name}-{seed}") for name in (hybrid, gpt)], known[hybrid].context
+        first, second = (None if run is None else _by_window(lab, run, length) for run in runs)
+        if first is None or second is None:
+            continue
+        for split in by_window.SPLITS:
+            found = by_window.between(first[split], second[split], length)
+            rows.append(ByWindow(hybrid, gpt, seed, split, length, **asdict(found)))
+    return rows
 
 
-def _by_window(lab: Laboratory, one: Trained, model: Model) -> dict[str, list[float]] | None:
+def _by_window(lab: Laboratory, one: Trained, length: int) -> dict[str, list[float]] | None:
     """None where nothing was read, and cannot be read here."""
-    found = by_window.kept(one.folder, model.context)
-    if found is None and lab.trains("streams") and lab.has_weights(one):
-        lab.console.print(f"{lab.name}: {one.name} reads window by window", highlight=False)
-        loaded: Any = load_trained(one.folder, device=lab.device)
-        found = by_window.measure(loaded.model, loaded.recipe.task, model.context)
-        by_window.keep(one.folder, model.context, found)
+    found = by_window.kept(one.folder, length)
+    if found is None and (loaded := _loaded(lab, one, "reads window by window")):
+        found = by_window.measure(loaded.model, loaded.recipe.task, length)
+        by_window.keep(one.folder, length, found)
     if found is None:
         lab.without([f"{one.name} window by window"])
     return found
+
+
+def _loaded(lab: Laboratory, one: Trained, said: str) -> Any:
+    """The model of a run, if it is to be read with and its weights are here; otherwise None."""
+    if not lab.trains("streams") or not lab.has_weights(one):
+        return None
+    lab.console.print(f"{lab.name}: {one.name} {said}", highlight=False)
+    return load_trained(one.folder, device=lab.device)

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scannable.experiments.by_window import Between
+from scannable.experiments.by_window import BLOCK
 from scannable.experiments.choice import Chosen, at_the_edge, swept_titles, taken
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
@@ -48,6 +48,21 @@ class StreamedPart:
     end: int
     asked: int
     loss: float
+
+
+@dataclass(frozen=True)
+class ByWindow:
+    """A hybrid beside GPT on the same windows."""
+
+    hybrid: str
+    gpt: str
+    seed: int
+    split: str
+    length: int
+    mean: float
+    error: float
+    windows: int
+    better: int
 
 
 def perplexity(rows: Sequence[RunScore], model: str) -> Spread | None:
@@ -160,7 +175,7 @@ def write_page(
     known: Mapping[str, Model],
     work: Mapping[str, float],
     streams: Sequence[StreamedPart],
-    compared: Sequence[tuple[str, str, str, Between]],
+    compared: Sequence[ByWindow],
     chosen: Mapping[str, Chosen],
     common: Plan,
 ) -> None:
@@ -180,7 +195,8 @@ def write_page(
         "resolved configurations in `configurations/`, all numbers in `wikitext.csv`. Every token of the test split is "
         "scored once, the same tokens for every model, in windows of the length the model was trained at. "
         "Perplexities are the mean over seeds, and in brackets the least and the greatest. *Validation* is the best "
-        f"evaluation in training, on {common.whole.evaluation.samples} windows of other text.",
+        f"evaluation in training, on the first {common.whole.evaluation.samples} windows of another split: other text "
+        "in longer windows, so that it compares within a table only.",
         *missing_runs(lab.missing),
         "![perplexity against c](wikitext.png)",
         *_family("## Blocks that small models learn with", rows, modern, work, reference),
@@ -263,8 +279,8 @@ def _findings(
             if compared:
                 said.append(f"The {known[name].title}: {'; '.join(compared)}.")
     if said and family == "paper":
-        given = ", ".join(f"{known[name].title} {value:g}" for name, value in PAPER.items() if name in known)
-        said.append(f"The paper's own, of another text and tokenizer: {given}.")
+        given = "; ".join(f"{known[name].title}: {value:g}" for name, value in PAPER.items() if name in known)
+        said.append(f"The paper's own, on another text with another tokenizer. {given}.")
     ratios = [work[name] / work[reference] for c in use.chunks if against and (name := psm_name(c, family)) in work]
     if said and ratios:
         said.append(
@@ -301,31 +317,26 @@ def _longer_findings(
     ]
 
 
-def _by_window(compared: Sequence[tuple[str, str, str, Between]], known: Mapping[str, Model]) -> list[str]:
+def _by_window(compared: Sequence[ByWindow], known: Mapping[str, Model]) -> list[str]:
     if not compared:
         return []
     lines = [
         [
-            f"{known[hybrid].title}, against {known[gpt].title}",
-            split,
+            f"{known[one.hybrid].title}, against {known[one.gpt].title}",
+            one.split,
             one.windows,
             f"{exp(one.mean) - 1:+.2%}",
             f"{exp(one.mean - 2 * one.error) - 1:+.2%} to {exp(one.mean + 2 * one.error) - 1:+.2%}",
             f"{one.better / one.windows:.0%}",
         ]
-        for hybrid, gpt, split, one in compared
+        for one in compared
     ]
-    sure = all(one.mean + 2 * one.error < 0 for *_, one in compared)
     return [
         "## Window by window",
-        "The hybrids that are ahead of GPT, with their last seed, on every whole window of both splits: how far their "
-        "perplexity is from GPT's, and two standard errors of that around it, as if the windows were drawn at random. "
-        + (
-            "Every one of these lies below zero."
-            if sure
-            else "Where these have zero between them, neither model is ahead; where the splits differ in sign, it "
-            "depends on the text."
-        ),
+        "The hybrids that come nearest to GPT, the last seed of each, on every whole window of both splits: how far "
+        "their perplexity is from GPT's, and two standard errors of that around it, by blocks of "
+        f"{BLOCK:,} tokens (`windows.csv`). Where zero lies between, it cannot be told who is ahead. Another seed may "
+        "move all of it.",
         table(["models", "split", "windows", "perplexity", "two standard errors", "windows where it is ahead"], lines),
     ]
 

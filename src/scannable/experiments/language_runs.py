@@ -289,11 +289,11 @@ def readings(known: Mapping[str, Model], use: Sizes) -> dict[str, Reading]:
     with more layers of Mamba, and attention that keeps as much as it was trained at, with the last one alone.
     """
     found: dict[str, Reading] = {}
-    swept = {model.rate_of for model in known.values()}
+    with_rates = {model.rate_of for model in known.values()}
     for name, model in known.items():
         if getattr(model.config, "positions", 0) not in (0, "rotary"):
             continue
-        if name in swept or model.part == "longer":
+        if name in with_rates or model.part == "longer":
             found[name] = Reading(name, model.title, use.seeds)
         elif name == DEEP:
             found[name] = Reading(name, model.title, use.seeds[-1:])
@@ -303,8 +303,8 @@ def readings(known: Mapping[str, Model], use: Sizes) -> dict[str, Reading]:
     return found
 
 
-def pairs(known: Mapping[str, Model], use: Sizes) -> list[tuple[str, str]]:
-    """Hybrids and the GPT that they are ahead of, which are compared window by window."""
+def pairs_by_window(known: Mapping[str, Model], use: Sizes) -> list[tuple[str, str]]:
+    """The hybrid that comes nearest to GPT in windows of each length, and that GPT."""
     found = [(DEEP, GPT), (longer_name(ALTERNATING, use), longer_name(GPT, use))]
     return [(one, other) for one, other in found if one in known and other in known]
 

@@ -196,7 +196,8 @@ def _page(lab: Laboratory, sizes: Sizes, timings: Sequence[Timing]) -> list[str]
         table(headings, rows),
         f"""Timing noise: the step of Mamba (ours), which does the same work everywhere, took between
 {min(t.milliseconds for t in steady):.2f} and {max(t.milliseconds for t in steady):.2f} ms on average, and its slowest
-one {max(t.slowest_milliseconds for t in steady):.2f} ms. Differences below that are noise.""",
+one {max(t.slowest_milliseconds for t in steady):.2f} ms: a mean that differs by less than those two, or a slowest token
+below that, tells nothing.""",
         """Without recent chunks, the token that ends a chunk waits for all merges of its push and for Inf to read the
 new prefix. With `recent = 1` Inf sees the chunk before as it was, and the merges are spread over the tokens of the next
 chunk, one call of Agg a token. It is another model, not a faster form of the same.""",

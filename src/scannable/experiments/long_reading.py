@@ -3,7 +3,6 @@
 Nothing is kept of a piece but the state behind it: the length is bounded by patience alone.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,8 +11,8 @@ from typing import Any
 
 import torch
 
+from scannable.experiments.record import leave, left
 from scannable.models.protocol import evaluating
-from scannable.storage.files import write_whole
 from scannable.tasks import IGNORED, Task
 from scannable.tasks.sample import Split, check_length
 
@@ -112,21 +111,16 @@ def read_in_pieces(
 
 
 def keep_reading(folder: Path, reading: Reading) -> None:
-    """Leave it in the folder of a run that has ended: minutes or hours of reading need not be done again."""
-    content = json.dumps(asdict(reading), indent=1).encode() + b"\n"
-    write_whole(folder / _file_name(reading.length, reading.rows), content)
+    """Leave it in the folder of a run that has ended."""
+    leave(folder / _file_name(reading.length, reading.rows), asdict(reading))
 
 
 def kept_reading(folder: Path, length: int, rows: int) -> Reading | None:
     """What was left there; None if nothing was."""
-    path = folder / _file_name(length, rows)
-    if not path.is_file():
-        return None
-    try:
-        plain = json.loads(path.read_bytes())
-        return Reading(**{**plain, "points": tuple(Read(**point) for point in plain["points"])})
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
+    return left(
+        folder / _file_name(length, rows),
+        lambda plain: Reading(**{**plain, "points": tuple(Read(**point) for point in plain["points"])}),
+    )
 
 
 def _file_name(length: int, rows: int) -> str:

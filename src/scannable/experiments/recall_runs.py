@@ -20,7 +20,7 @@ Kind = Literal["psm", "switch", "attention", "recurrent"]
 """`switch`: a Transformer-PSM with a departure of PAPER.md undone, beside the one that has it."""
 
 WIDER = ("deltanet", "gla")
-"""The rows that recall best, once more with states as large as those of Transformer-PSM."""
+"""Rows that recall well with small states, once more with states about as large as those of Transformer-PSM."""
 
 
 @dataclass(frozen=True)

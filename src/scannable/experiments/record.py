@@ -8,10 +8,10 @@ is too long for one machine, or for one day, goes on elsewhere from them.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scannable.experiments.figure import save_json
 from scannable.storage.configuration import from_plain, to_plain
@@ -26,6 +26,8 @@ FOUND = ("best", "parameters", "steps", "test", "tokens")
 MEASURED = ("reading-*.json", "stream-*.json", "windows-*.json", "defects.json")
 """What experiments measure with the weights of a run, and leave in its folder."""
 POSITIONS = "error_by_position"
+
+T = TypeVar("T")
 
 
 def save_record(results: Path, name: str, run: Path) -> None:
@@ -81,6 +83,24 @@ def drop_other_records(results: Path, names: Collection[str]) -> None:
         for path in folder.glob("*.json"):
             if path.stem not in names:
                 path.unlink()
+
+
+# What was measured with the weights of a run, in its folder: minutes or hours that need not be spent again.
+
+
+def leave(path: Path, plain: Any) -> None:
+    """Write it beside the run; one of the names in MEASURED."""
+    write_whole(path, _text(plain))
+
+
+def left(path: Path, parse: Callable[[Any], T]) -> T | None:
+    """What was left there; None if nothing was."""
+    if not path.is_file():
+        return None
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
 
 
 def _configuration(results: Path, name: str) -> Path:

@@ -1,6 +1,5 @@
 """Fig. "state tracking": products in S5, trained to length 18, tested at lengths far beyond."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,9 +8,10 @@ import torch
 
 import scannable.training.checkpoint as checkpoints
 from scannable.experiments.choice import choices
-from scannable.experiments.figure import save_figure, save_json, save_rows
+from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
 from scannable.experiments.long_reading import keep_reading, kept_reading, read_in_pieces
+from scannable.experiments.record import leave, left
 from scannable.experiments.scores import RunScore, run_scores
 from scannable.experiments.state_tracking_page import Defect, ReadFar, draw, draw_defects, write_page
 from scannable.experiments.state_tracking_runs import (
@@ -128,15 +128,14 @@ def model_at(run: Trained, step: int, device: str) -> Any:
 def kept_defects(lab: Laboratory, run: Trained) -> list[Defect]:
     """Along the run; what was measured once is kept with it."""
     path = run.folder / "defects.json"
-    if not path.is_file():
+    found = left(path, lambda plain: [Defect(**one) for one in plain])
+    if found is None:
         if not lab.has_weights(run):
             lab.without([f"{run.name} along its training"])
             return []
-        save_json([asdict(row) for row in defects(run, lab.device)], path)
-    try:
-        return [Defect(**plain) for plain in json.loads(path.read_bytes())]
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
+        found = defects(run, lab.device)
+        leave(path, [asdict(row) for row in found])
+    return found
 
 
 def defects(run: Trained, device: str = "cpu") -> list[Defect]:

@@ -288,13 +288,17 @@ def _noise(rows: Sequence[RunScore], far: Sequence[ReadFar]) -> list[str]:
     on = "".join(
         f" In {one.rows} x {one.length:,} tokens that it read on it made {one.errors:,} errors." for one in read
     )
-    holds = noisy[longest].mean <= LEARNED < plain[longest].mean
-    said = (
-        " So it is the noise that makes a state hold, with a tree or without. What the tree is for is another thing: "
-        "an LSTM is trained token by token, a prefix scan level by level."
-        if holds
-        else ""
-    )
+    said = ""
+    if noisy[longest].mean <= LEARNED < plain[longest].mean:
+        said = " In the LSTM the noise is enough to make its state hold, and it needs no tree for that"
+        without = {
+            aid: error_by_length(rows, WITHOUT[aid], "ablation").get(longest) for aid in ("noise", "unit-states")
+        }
+        if all(found and found.mean > LEARNED for found in without.values()):
+            said += "; Transformer-PSM needs the noise and unit states as well"
+        said += (
+            ". What the tree is for is another thing: an LSTM is trained token by token, a prefix scan level by level."
+        )
     return [
         "### The noise alone, in an LSTM",
         f"With noise on its states, and nothing else changed, the LSTM of the first table makes "
@@ -439,8 +443,8 @@ def _differences(profile: Profile, use: Setting) -> str:
         "was made larger because models with less of it, trained before on the samples of seeds 0 to 2, erred "
         "far beyond the test lengths, on the test split too: seeds 3 and 4 alone have samples that no choice has seen. "
         "The opponents had the sweep of optimizers and learning "
-        "rates and no such search, but for the noise of the LSTM, which alone of them has more than one "
-        "seed: that was decided when the first ones were known.\n"
+        "rates and no such search, but for the noise of the LSTM, which alone of them is to have more than "
+        "one seed: that was decided when the first ones were known.\n"
         "- DeltaProduct has one layer with four reflections a token, which make any permutation of five things; LSTM, "
         "DeltaNet, RWKV-7 and Mamba have two layers.\n"
         "- GPT-2 has learned positions up to the longest test length, of which it saw 18 in training; the variant "

@@ -1,6 +1,5 @@
 """Loss by position of a language model that reads on far beyond its windows, from state to state."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from math import exp
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from scannable.experiments.record import leave, left
 from scannable.models.layer_options import AttentionOptions
 from scannable.models.lm import LM
 from scannable.models.protocol import evaluating
-from scannable.storage.files import write_whole
 from scannable.tasks import IGNORED
 from scannable.training.evaluation import Text
 
@@ -81,18 +80,12 @@ def measure(model: Any, task: Text, length: int, first: int) -> list[Stretch]:
 
 def kept(folder: Path, length: int, cache: int | None = None) -> list[Stretch] | None:
     """What was left with a run that has ended; None if nothing was."""
-    path = _path(folder, length, cache)
-    if not path.is_file():
-        return None
-    try:
-        return [Stretch(**plain) for plain in json.loads(path.read_bytes())]
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}; delete it, and it is made again") from error
+    return left(_path(folder, length, cache), lambda plain: [Stretch(**one) for one in plain])
 
 
 def keep(folder: Path, length: int, found: list[Stretch], cache: int | None = None) -> None:
     """Leave it there."""
-    write_whole(_path(folder, length, cache), json.dumps([asdict(one) for one in found], indent=1).encode() + b"\n")
+    leave(_path(folder, length, cache), [asdict(one) for one in found])
 
 
 def _path(folder: Path, length: int, cache: int | None) -> Path:
