@@ -140,6 +140,49 @@ def test_the_defect_is_beside_the_errors() -> None:
     assert drawn(axes)["error at 64"] == ([10, 20], [0.6, 0.2])
 
 
+@pytest.mark.parametrize(
+    ("noisy", "plain", "without", "said"),
+    [
+        (0.0, 0.7, 0.8, "needs no tree for that; Transformer-PSM needs the noise and unit states as well. What"),
+        (0.0, 0.7, 0.01, "needs no tree for that. What"),
+        (0.6, 0.7, 0.8, None),
+        (0.0, 0.01, 0.8, None),
+    ],
+)
+def test_what_noise_is_enough_for_is_said_only_where_it_was_seen(
+    noisy: float, plain: float, without: float, said: str | None
+) -> None:
+    rows = [outcome("lstm-noise", 4096, noisy), outcome("lstm", 4096, plain)]
+    for name in ("psm-without-noise", "psm-without-unit-states"):
+        rows.append(outcome(name, 4096, without, part="ablation"))
+    read = state_tracking_page.ReadFar("lstm-noise", 0, 1000, 4, 100, 4000, 3, 17, 64, 1.0)
+    _, text = state_tracking_page._noise(rows, [read])
+    assert f"makes {noisy:.2%} errors at 4,096 tokens, without it {plain:.2%}. In 4 x 1,000 tokens" in text
+    assert "it made 3 errors." in text
+    assert (said in text) if said else ("tree" not in text)
+    assert state_tracking_page._noise(rows[1:], []) == []
+
+
+def test_a_curriculum_that_did_not_reach_its_end_is_named() -> None:
+    rows = [
+        outcome("lstm-to-128", 4096, 0.5, part="longer", trained_to=128),
+        outcome("deltaproduct-to-128", 4096, 0.9, part="longer", trained_to=8),
+        outcome("deltaproduct-at-128", 4096, 0.9, part="longer", trained_to=128),
+    ]
+    _, text, table = state_tracking_page._longer(rows, LAPTOP)
+    assert text.count("did not come further than") == 1
+    assert "The curriculum of DeltaProduct, 4 reflections a token, trained to 128 did not come further than 8" in text
+    assert "DeltaProduct, 4 reflections a token, 128 from the start" in table and "LSTM, trained to 128" in table
+
+
+def test_a_hybrid_is_compared_window_by_window_with_two_standard_errors() -> None:
+    known = language_runs.models("laptop", 1024)
+    one = language_page.ByWindow("deep-hybrid", "gpt", 1, "test", 512, mean=-0.02, error=0.005, windows=80, better=60)
+    _, _, table = language_page._by_window([one], known)
+    assert table.endswith("against GPT, context 512 | test | 80 | -1.98% | -2.96% to -1.00% | 75% |")
+    assert language_page._by_window([], known) == []
+
+
 def test_associative_recall_has_every_family_and_the_frontier() -> None:
     use = recall_runs.setting("laptop")
     held = {name: 1000 * (i + 1) for i, name in enumerate(use.models)}
