@@ -277,7 +277,7 @@ def test_s5_in_seconds(tmp_path: Path, reproduce: Command) -> None:
     assert ": run 1 of " not in ended.said and not (left.runs / "gpt2-0").exists()
     (said,) = (line for line in left.page.splitlines() if line.startswith("**Made before all runs were finished.**"))
     for name in (
-        "`psm-helped` 1;", "`gpt2` 0.", "`psm-plain` 0;", "`lstm` 0;", "`lstm-to-8` 0;", "`lstm-noise` 0;", "`lstm-4-generators` 1",
+        "`psm-helped` 1;", "`gpt2` 0.", "`psm-plain` 0;", "`lstm` 0;", "`lstm-to-8` 0;", "`lstm-noise` 0, 1;", "`lstm-4-generators` 1",
         "`sweep-lstm` 0.001, 0.003, 0.01;", "`sweep-lstm-adamw` 0.001, 0.003, 0.01;",
     ):  # fmt: skip
         assert name in said
@@ -351,13 +351,22 @@ def test_wikitext_in_seconds(tmp_path: Path, reproduce: Command, monkeypatch: py
         streams = list(csv.DictReader(file))
     known = language_runs.models("smoke", 257)
     assert {row["model"]: int(row["trained_at"]) for row in streams} == {
-        **dict.fromkeys(("psm-16", "gpt", "hybrid", "alternating", "mamba"), known["gpt"].context),
+        **dict.fromkeys(
+            ("psm-16", "gpt", "gpt-cache", "hybrid", "alternating", "deep-hybrid", "mamba"), known["gpt"].context
+        ),
         **{name: model.context for name, model in known.items() if model.part == "longer"},
+        "gpt-at-256-cache": 256,
     }
-    longer = {f"{name}-at-256" for name in ("psm-16", "gpt", "alternating", "wide-hybrid")}
+    longer = {f"{name}-at-256" for name in ("psm-16", "gpt", "alternating", "wide-hybrid")} | {"gpt-at-256-cache"}
     assert {row["model"] for row in streams if row["trained_at"] == "256"} == longer
     for name in {row["model"] for row in streams}:
         assert sum(int(row["asked"]) for row in streams if row["model"] == name) == tokens
+    # Whole windows of both splits, hybrids beside GPT.
+    with (left.results / "windows.csv").open() as file:
+        compared = {(row["hybrid"], row["gpt"], row["split"]): int(row["windows"]) for row in csv.DictReader(file)}
+    pairs = (("deep-hybrid", "gpt"), ("alternating-at-256", "gpt-at-256"))
+    assert compared.keys() == {(*pair, split) for pair in pairs for split in ("test", "validation")}
+    assert compared["deep-hybrid", "gpt", "test"] == tokens // 64
     again(reproduce, left, *arguments)
 
 
