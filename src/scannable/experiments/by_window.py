@@ -47,7 +47,8 @@ def measure(model: Any, task: Text, length: int) -> dict[str, list[float]]:
                 if bool((targets == IGNORED).any()):
                     continue
                 logits = model(batch.tokens.to(device)).flatten(0, 1).float()
-                losses.append(float(functional.cross_entropy(logits, targets)))
+                # As many digits as are kept, so that what was kept gives the same numbers again.
+                losses.append(round(float(functional.cross_entropy(logits, targets)), 5))
             found[split] = losses
     return found
 
@@ -71,7 +72,7 @@ def kept(folder: Path, length: int) -> dict[str, list[float]] | None:
 
 def keep(folder: Path, length: int, found: dict[str, list[float]]) -> None:
     """Leave it there."""
-    leave(_path(folder, length), {split: [round(loss, 5) for loss in losses] for split, losses in found.items()})
+    leave(_path(folder, length), found)
 
 
 def _path(folder: Path, length: int) -> Path:
