@@ -46,9 +46,9 @@ def seeds(experiment: str, *models: str) -> str:
     return SEEDS[count]
 
 
-def counts(*models: str) -> str:
-    """How many seeds each of some language models has."""
-    return ", ".join(str(len({r["seed"] for r in rows("wikitext") if r["model"] == model})) for model in models)
+def counts(experiment: str, *models: str) -> str:
+    """How many seeds each of some models has."""
+    return ", ".join(str(len({r["seed"] for r in rows(experiment) if r["model"] == model})) for model in models)
 
 
 def in_s5(model: str, length: int, folder: str = "s5") -> str:
@@ -108,10 +108,12 @@ def test_the_table_of_results_is_what_was_measured() -> None:
     others = f"others {seeds('s5', 'gpt2', 'mamba')} |"
     assert f"mean of {seeds('s5', 'psm-helped')}, {others}" in README
     assert f"mean of {seeds('s5', 'psm-plain')}, {others}" in README
-    assert f"error, {seeds('mqar', 'psm-projection-16', 'attention-64', 'mamba-64')}, %" in README
-    assert f"perplexity per token of a BPE; seeds {counts('psm-256', 'gpt', 'mamba')} |" in README
-    assert f"the same; seeds {counts('deep-hybrid', 'gpt', 'mamba')} |" in README
-    assert f"three layers of each | the same; seeds {counts('alternating-at-2048', 'gpt-at-2048')} |" in README
+    assert f"error, %; seeds {counts('mqar', 'psm-projection-16', 'attention-64', 'mamba-64')} |" in README
+    assert f"perplexity per token of a BPE; seeds {counts('wikitext', 'psm-256', 'gpt', 'mamba')} |" in README
+    assert f"the same; seeds {counts('wikitext', 'deep-hybrid', 'gpt', 'mamba')} |" in README
+    assert (
+        f"three layers of each | the same; seeds {counts('wikitext', 'alternating-at-2048', 'gpt-at-2048')} |" in README
+    )
     tails = {r["model"]: float(r["p99_milliseconds"]) for r in rows("latency") if r["position"] == "40960"}
     assert tails["Transformer-PSM, recent = 1"] > tails["Transformer-PSM"]
     assert f"which makes the slowest token {in_latency('Transformer-PSM, recent = 1')[1]} ms, and p99 longer" in README
@@ -166,8 +168,16 @@ def test_what_is_said_of_words_over_generators_was_measured() -> None:
 
 def test_what_is_said_of_recall_was_measured() -> None:
     psm = [f"psm-{way}-{c}" for way in ("projection", "right") for c in (4, 8, 16, 32)]
-    assert f"*Recall*, {seeds('mqar', *psm, 'gla-64')}:" in README
-    assert [in_recall(f"psm-projection-{c}") for c in (16, 32)] == ["0.00", "0.00"]
+    assert set(counts("mqar", *psm, "gla-64", "psm-random")) == set("12, ") and "*Recall*, one or two seeds:" in README
+    projecting = [in_recall(f"psm-projection-{c}") for c in (16, 32)]
+    assert f"with the projecting Agg have {projecting[0]}% and {projecting[1]}% errors" in README
+    random = sorted(100 * float(r["error"]) for r in rows("mqar") if (r["model"], r["length"]) == ("psm-random", "256"))
+    assert (
+        f"Started at random instead, c = 16 has {random[0]:.2f}% with one seed and {random[1]:.2f}% with another"
+        in MORE
+    )
+    assert f"width 128, with 80,896 bytes, has {in_recall('gla-128')}% at the rate" in MORE
+    assert bytes_in_recall("gla-128") == "80,896"
     # "Did not begin to learn": a guess among 16 values.
     assert all(abs(float(in_recall(f"psm-projection-{c}")) - 100 * 15 / 16) < 2 for c in (4, 8))
     assert all(float(in_recall(f"psm-right-{c}")) > 50 for c in (4, 8, 16, 32))
@@ -177,7 +187,10 @@ def test_what_is_said_of_recall_was_measured() -> None:
 
 def test_what_is_said_of_language_modelling_was_measured() -> None:
     names = ("psm-32", "psm-64", "psm-128", "psm-256", "gpt", "mamba", "hybrid")
-    assert set(counts(*names)) == set("12, ") and "**Language modelling.** One or two seeds. Perplexity falls" in MORE
+    assert (
+        set(counts("wikitext", *names)) == set("12, ")
+        and "**Language modelling.** One or two seeds. Perplexity falls" in MORE
+    )
     falling = [in_text(name) for name in names[:4]]
     assert falling == sorted(falling, key=float, reverse=True)
     assert f"from {falling[0]} at 32 to {falling[-1]} at 256" in MORE
