@@ -231,6 +231,7 @@ def test_a_model_of_ones_own_modules_runs_where_it_is() -> None:
         _, batch = model.step(tokens(3), batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", LAYERS)
 def test_a_language_model_of_any_row_runs_where_it_is(row: str) -> None:
     model = on_meta(

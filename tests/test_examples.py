@@ -14,7 +14,7 @@ SAYS = {
     "truncated_backpropagation.py": "gradients through four pieces are those of one pass",
 }
 
-SLOW = ("finetune_with_trainer.py", "truncated_backpropagation.py")
+SLOW = ("finetune_with_trainer.py", "own_model.py", "truncated_backpropagation.py")
 QUICK = {"finetune_with_trainer.py": ["--steps", "2"]}
 """What makes a long one short."""
 

@@ -47,9 +47,8 @@ def pasted(said: str, where: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_exits_with_its_code_and_the_printed_line_goes_on_from_any_folder(
     number: int, code: int, tmp_path: Path
 ) -> None:

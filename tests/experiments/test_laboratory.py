@@ -365,6 +365,7 @@ def test_a_worker_that_is_killed_is_a_failure_too(tmp_path: Path) -> None:
     killing.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_second_ctrl_c_does_not_wait_and_leaves_nothing_behind(tmp_path: Path) -> None:
     def insist() -> None:

@@ -135,6 +135,7 @@ S5: dict[str, Callable[[], Recipe[Any, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", S5)
 def test_s5_trains(tmp_path: Path, name: str) -> None:
     recipe = S5[name]()
@@ -150,6 +151,7 @@ def test_mqar_trains(tmp_path: Path, name: str) -> None:
     two_steps(at_rate(use.recipe, use.models[name])(1e-4), 192, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["paper-psm-32", language.PAPER_GPT2, language.MAMBA])
 def test_wikitext_trains(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

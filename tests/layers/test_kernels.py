@@ -283,6 +283,7 @@ def to_double(inputs: Inputs) -> Inputs:
     return {name: x.double() for name, x in inputs.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["scalar", "diagonal", "diagonal_plus_rank_one", "gated_delta", "elementwise", "selective"]
 )

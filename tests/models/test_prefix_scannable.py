@@ -267,6 +267,7 @@ def test_autocast_and_bfloat16_train() -> None:
         assert loss.isfinite() and all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns about itself
 @pytest.mark.usefixtures("shapes_unchecked")
 def test_a_compiled_model_gives_the_same_outputs_and_gradients() -> None:

@@ -30,11 +30,12 @@ def test_static_scan_brackets_like_the_recursion_for_every_length_to_1100(inclus
         assert got.tolist() == truth[:r], r
 
 
-@pytest.mark.parametrize("literal", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_extend_continues_from_every_position_by_every_length_to_70(literal: bool) -> None:
+@pytest.mark.parametrize("longest", [24, pytest.param(70, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("literal", [False, True])
+def test_extend_continues_from_every_position_by_every_length(literal: bool, longest: int) -> None:
     brackets = Brackets()
     e = brackets.identity
-    letters = brackets.letters(140)
+    letters = brackets.letters(2 * longest)
     exclusive = reference.scan(brackets.one, letters.tolist(), int(e), literal=literal)
     inclusive = reference.scan(brackets.one, letters.tolist(), int(e), literal=literal, inclusive=True)
     counter = sc.BinaryCounter(brackets.one, int(e), literal=literal)
@@ -43,8 +44,8 @@ def test_extend_continues_from_every_position_by_every_length_to_70(literal: boo
         counter.push(x)
         states.append(counter.state)
     before = sc.empty(e, literal=literal)
-    for t in range(71):
-        for m in range(71):
+    for t in range(longest + 1):
+        for m in range(longest + 1):
             xs = letters[t : t + m]
             prefixes, after = sc.extend(brackets, before, xs)
             assert prefixes.tolist() == exclusive[t : t + m], (t, m)

@@ -94,7 +94,14 @@ BROKEN = [StateOfTheTokenBefore, DroppedToken, LeakedFuture, StateOfAnotherRow]
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-@pytest.mark.parametrize(("row", "depth"), [("deltanet", 1), ("deltanet", 4), ("mamba", 1), ("gla", 4), ("s4", 4)])
+@pytest.mark.parametrize(
+    ("row", "depth"),
+    [
+        ("deltanet", 1),
+        ("mamba", 1),
+        *(pytest.param(row, 4, marks=pytest.mark.slow) for row in ("deltanet", "gla", "s4")),
+    ],
+)
 def test_a_broken_model_is_caught(row: str, kind: type[sc.LM], depth: int) -> None:
     report = sc.verify_duality(model_of(row, depth, kind=kind), tokens_of(0), dtype=torch.bfloat16, splits=1)
     assert not report.passed

@@ -482,6 +482,7 @@ print(sorted(found))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_one_whole_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -47,6 +47,7 @@ def test_the_example_of_a_docstring_runs(tmp_path: Path, name: str) -> None:
     assert doctest.DocTestRunner().run(test, clear_globs=False).failed == 0
 
 
+@pytest.mark.slow
 def test_built_in_kinds_are_found_in_a_fresh_process(tmp_path: Path) -> None:
     model = sc.TransformerPSM(sc.TransformerPSMConfig(vocab_size=11, width=8, chunk_length=3, heads=2))
     sc.save_model(model, tmp_path / "model")
@@ -200,6 +201,7 @@ def test_what_an_uninstalled_package_brought_is_named(tmp_path: Path, site: Path
         sc.load_state(tmp_path / "state")
 
 
+@pytest.mark.slow
 def test_a_broken_plug_in_is_named_and_the_others_still_work(tmp_path: Path, site: Path) -> None:
     printed(SAVE, tmp_path, path=site)
     for i, wrong in enumerate(("raise ValueError('oh')", "import nonesuch", "raise SystemExit(3)", "def (")):

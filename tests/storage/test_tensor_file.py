@@ -191,6 +191,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_writing_takes_the_memory_of_one_tensor_and_reading_that_of_all_once(tmp_path: Path) -> None:
     """200 MB in 40 tensors of 5 MB."""
     extra = {}

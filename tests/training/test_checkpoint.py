@@ -266,6 +266,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_writing_takes_little_memory_and_reading_that_of_the_tensors_once(tmp_path: Path) -> None:
     """100 MB of weights and 100 MB of moments, in tensors of 5 MB."""
     extra = {}
