@@ -245,6 +245,38 @@ def test_models_of_any_family_that_guess_at_every_length_are_named_with_their_se
     assert recall_page._guesses(rows[2:4], use) == []
 
 
+@pytest.mark.parametrize(
+    ("learned", "verdict"),
+    [
+        ({(4, 4), (8, 4), (8, 8)}, "Learned are just those that have no more pairs than places"),
+        ({(4, 4), (8, 4)}, "That alone does not say what was learned: c = 4 with 4 pairs; c = 8 with 4 pairs."),
+        ({(4, 4), (8, 4), (8, 8), (8, 16)}, "That alone does not say what was learned: c = 4 with 4 pairs; "),
+        (set[tuple[int, int]](), "That alone does not say what was learned: none."),
+    ],
+)
+def test_short_chunks_lack_places_if_they_learn_as_many_pairs_as_they_have(
+    learned: set[tuple[int, int]], verdict: str
+) -> None:
+    use = recall_runs.setting("laptop")
+
+    def error(c: int, pairs: int) -> float:
+        return 0.01 if (c, pairs) in learned else 0.7
+
+    rows = [outcome(f"psm-projection-{c}", 256, error(c, 16)) for c in (4, 8)]
+    assert recall_page._fewer(rows, use) == []
+    rows += [
+        outcome(f"psm-projection-{c}-with-{pairs}-pairs", 256, error(c, pairs), part="pairs")
+        for c in (4, 8)
+        for pairs in (4, 8)
+    ]
+    _, _, table, said = recall_page._fewer(rows, use)
+    assert verdict in said
+    cells = [f"{100 * error(8, pairs):.2f}" for pairs in (4, 8, 16)]
+    assert (
+        f"| c = 8 | {' | '.join(cells)} |" in table and "| a guess among the values | 75.00 | 87.50 | 93.75 |" in table
+    )
+
+
 def test_a_hybrid_is_compared_before_any_transformer_psm_is_there() -> None:
     known = language_runs.models("laptop", 1024)
     rows = [outcome(name, 512, loss=loss) for name, loss in (("gpt", 2.0), ("alternating", 1.9), ("mamba", 2.5))]

@@ -8,7 +8,7 @@ import torch
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.recall_page import draw, write_page
-from scannable.experiments.recall_runs import final_recipes, setting, swept
+from scannable.experiments.recall_runs import fewer_name, fewer_recipes, final_recipes, setting, swept
 from scannable.experiments.scores import RunScore, best_rate, run_scores
 from scannable.models.protocol import evaluating
 from scannable.storage.model_file import build_model
@@ -31,13 +31,18 @@ def run(lab: Laboratory) -> None:
     best = {family: best_rate(tried[one.swept]) for family, one in use.families.items() if one.swept in tried}
     trained = lab.train(final_recipes(use, best, use.seeds[:1]), "first")
     trained |= lab.train(final_recipes(use, best, use.seeds[1:]), "seeds")
+    fewer = lab.train(fewer_recipes(use, best), "pairs")
     for family, one in use.families.items():
         if family not in best:
             lab.without([f"{name}-{seed}" for name in one.models for seed in use.seeds])
+            short = [name for name in use.short if name in one.models]
+            lab.without([f"{fewer_name(name, pairs)}-{use.seeds[0]}" for name in short for pairs in use.fewer])
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
     for name, one in trained.items():
         rows += run_scores(one, name.rpartition("-")[0], "final")
+    for name, one in fewer.items():
+        rows += run_scores(one, name.rpartition("-")[0], "pairs")
     longest = use.recipe.curriculum.lengths[-1]
     held = {name: bytes_held(config, longest) for name, config in use.models.items()}
     save_rows(rows, lab.results / "mqar.csv", RunScore)

@@ -10,7 +10,7 @@ from scannable.experiments.choice import Chosen, at_the_edge
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
-from scannable.experiments.recall_runs import Kind, Setting
+from scannable.experiments.recall_runs import Kind, Setting, fewer_name
 from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
 
 MARKERS: dict[Kind, tuple[str, str]] = {
@@ -145,6 +145,7 @@ def write_page(lab: Laboratory, rows: Sequence[RunScore], use: Setting, held: Ma
         *_guesses(rows, use),
         "The paper at 512 tokens, 8 pairs: Transformer-PSM with c = 64 perfect, with c = 32 degraded, Mamba fails, "
         "full attention perfect; of its sliding windows the text says nothing.",
+        *_fewer(rows, use),
         "## What differs from the paper",
         _differences(lab.profile, use),
         *_sweeps(rows, use),
@@ -253,6 +254,52 @@ def _guesses(rows: Sequence[RunScore], use: Setting) -> list[str]:
         "worse, at every length, which is training that did not begin, and does not show what such a state can hold: "
         f"{'; '.join(listed)}."
     ]
+
+
+LEARNED = 0.05
+"""The greatest error of what was learned: below it the curriculum goes on."""
+
+
+def _fewer(rows: Sequence[RunScore], use: Setting) -> list[str]:
+    """Whether the shortest chunks lack places, or something else: the same models on fewer pairs."""
+    longest, all_pairs = use.recipe.curriculum.lengths[-1], use.recipe.task.pairs
+    labels = {name: label for one in use.families.values() for name, label in one.labels.items()}
+    errors: dict[str, dict[int, Spread]] = {}
+    for name in use.short:
+        parts = {pairs: error_by_length(rows, fewer_name(name, pairs), "pairs") for pairs in use.fewer}
+        parts[all_pairs] = error_by_length(rows, name)
+        errors[name] = {pairs: found[longest] for pairs, found in parts.items() if longest in found}
+    if not any(pairs != all_pairs for found in errors.values() for pairs in found):
+        return []
+    counts = sorted({*use.fewer, all_pairs})
+    lines: list[list[object]] = [
+        [labels[name], *(found[pairs].cell(factor=100) if pairs in found else "" for pairs in counts)]
+        for name, found in errors.items()
+    ]
+    lines.append(["a guess among the values", *(f"{100 * (1 - 1 / pairs):.2f}" for pairs in counts)])
+    return [
+        "## Fewer pairs for the shortest chunks",
+        f"Error in percent at {longest} tokens, with the projecting Agg and the learning rate it has on all pairs; "
+        "fewer pairs have one seed.",
+        table(["chunk", *(f"{pairs} pairs" for pairs in counts)], lines),
+        _reason({(use.models[name].chunk_length, p): e for name, found in errors.items() for p, e in found.items()}),
+    ]
+
+
+def _reason(errors: Mapping[tuple[int, int], Spread]) -> str:
+    """What the errors by chunk length and number of pairs say of why short chunks fail."""
+    learned = [key for key, error in errors.items() if error.greatest <= LEARNED]
+    within = [key for key in errors if key[1] <= key[0]]
+    why = (
+        "A state has as many places as a chunk. As many pairs as places fill two chunks, which the projection lays "
+        "beside each other in a single merge from the start, as the sum of both halves, the right one a place further. "
+        "More pairs need more merges, in which two of them come to share a place, and have to be told apart there by "
+        "what they are. "
+    )
+    if within and sorted(learned) == sorted(within):
+        return why + "Learned are just those that have no more pairs than places: the others lack room, or a start."
+    named = "; ".join(f"c = {c} with {pairs} pairs" for c, pairs in sorted(learned)) or "none"
+    return why + f"That alone does not say what was learned: {named}."
 
 
 def _place(point: Place, use: Setting) -> str:

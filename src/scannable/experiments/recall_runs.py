@@ -47,6 +47,10 @@ class Setting:
     families: Mapping[str, Family]
     sweep_steps: int
     seeds: tuple[int, ...]
+    short: tuple[str, ...] = ()
+    """Models whose state has fewer places than there are pairs."""
+    fewer: tuple[int, ...] = ()
+    """Numbers of pairs that these are trained on as well, to see whether their places are what they lack."""
 
     @property
     def models(self) -> dict[str, Any]:
@@ -62,11 +66,12 @@ def setting(profile: Profile) -> Setting:
     recipe = for_trials(smoke() if profile == "smoke" else mqar())
     if profile == "smoke":
         families = small_families(recipe, chunks=(8, 16), widths=(8, 16), windows=(8,), full=(16,))
-        return Setting(recipe, families, recipe.steps, seeds=(0,))
+        return Setting(recipe, families, recipe.steps, seeds=(0,), short=("psm-projection-8",), fewer=(4,))
     families = small_families(
         recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64), wider=(128,)
     )
-    return Setting(recipe, families, sweep_steps=1000, seeds=(0, 1, 2))
+    short = ("psm-projection-4", "psm-projection-8")
+    return Setting(recipe, families, sweep_steps=1000, seeds=(0, 1, 2), short=short, fewer=(4, 8))
 
 
 def smoke() -> Recipe[TransformerPSMConfig, MQARTask]:
@@ -226,4 +231,25 @@ def final_recipes(use: Setting, rates: Mapping[str, float], seeds: tuple[int, ..
         for seed in seeds
         for family, name in in_turn
         if family in rates
+    }
+
+
+def fewer_name(name: str, pairs: int) -> str:
+    return f"{name}-with-{pairs}-pairs"
+
+
+def fewer_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
+    """The short models on fewer pairs, with the rate that they have on all, the first seed."""
+    family_of = {name: family for family, one in use.families.items() for name in one.models}
+    seed = use.seeds[0]
+
+    def on(name: str, pairs: int) -> Recipe[Any, Any]:
+        whole = at_rate(use.recipe, use.models[name])(rates[family_of[name]])
+        return with_seed(replace(whole, task=replace(whole.task, pairs=pairs)), seed)
+
+    return {
+        f"{fewer_name(name, pairs)}-{seed}": on(name, pairs)
+        for name in use.short
+        for pairs in use.fewer
+        if family_of[name] in rates
     }

@@ -36,7 +36,7 @@ MODULES: dict[Name, str] = {
 
 PARTS: dict[Name, tuple[str, ...]] = {
     "s5": ("psm", "opponents", "noise", "ablation", "longer", "generators", "seeds", "direct", "reading"),
-    "mqar": ("sweep", "first", "seeds"),
+    "mqar": ("sweep", "first", "seeds", "pairs"),
     "wikitext": ("sweep", "modern", "further", "paper", "longer", "seeds", "streams"),
 }
 """What can be trained by itself, in the order in which all of it is."""

@@ -53,8 +53,8 @@ def reproduce(
             WikiText-103 from the hub for wikitext at the paper's size.
         tokenizer: of that text: bytes, bpe, or a folder with a tokenizer.json.
         parts: train only these parts (s5: psm, opponents, noise, ablation, longer, generators, seeds, direct, reading;
-            mqar: sweep, first, seeds; wikitext: sweep, modern, further, paper, longer, seeds, streams), and make the
-            page of all that is there.
+            mqar: sweep, first, seeds, pairs; wikitext: sweep, modern, further, paper, longer, seeds, streams), and make
+            the page of all that is there.
         only_finished: train nothing, and make the page of the runs that are finished; it says which are missing.
         recorded: take runs as finished whose records lie beside the page (configurations/ and finished/ there), as if
             they had been trained here; so that a long experiment can go on where another machine has stopped.
