@@ -82,6 +82,22 @@ def test_a_run_that_is_there_is_not_overwritten_by_a_record(trained: Path) -> No
     assert lab_in(trained, recorded=True).train({name: RECIPES[name]})[name].result["tokens"] == 7
 
 
+def test_a_folder_that_a_record_made_follows_the_record(trained: Path) -> None:
+    name = next(iter(RECIPES))
+    lab_in(trained, "elsewhere", recorded=True, only_finished=True).train({name: RECIPES[name]})
+    # Where the weights are, more was measured with them since.
+    more = trained / "runs" / name / "reading-9x2.json"
+    more.write_text('{"rows": 9}')
+    save_record(trained / "results", name, more.parent)
+    record = trained / "results" / "finished" / f"{name}.json"
+    before = record.read_bytes()
+    lab = lab_in(trained, "elsewhere", recorded=True, only_finished=True)
+    found = lab.train({name: RECIPES[name]})[name]
+    assert json.loads((found.folder / more.name).read_text()) == {"rows": 9}
+    lab.leave_records()
+    assert record.read_bytes() == before
+
+
 def test_a_record_of_another_recipe_is_told_and_not_taken(trained: Path) -> None:
     first, second = RECIPES
     lab = lab_in(trained, "elsewhere", recorded=True, only_finished=True)

@@ -181,7 +181,7 @@ class Laboratory:
 
     def has_weights(self, run: Trained) -> bool:
         """Whether something can be measured with a run: not, where only its record is here."""
-        return bool(checkpoints.steps(run.folder / "checkpoints"))
+        return _has_weights(run.folder)
 
     def _record(self, name: str) -> None:
         save_record(self.results, name, self.runs / name)
@@ -195,7 +195,8 @@ class Laboratory:
     def _restore(self, recipes: Mapping[str, Recipe[Any, Any]]) -> None:
         for name, recipe in recipes.items():
             folder = self.runs / name
-            if self._begun(name) or not has_record(self.results, name):
+            # A folder without weights was made from a record, and the one beside the page may know more by now.
+            if _has_weights(folder) or not has_record(self.results, name):
                 continue
             try:
                 recorded = to_plain(recorded_recipe(self.results, name))
@@ -234,7 +235,7 @@ class Laboratory:
     def _begun(self, name: str) -> bool:
         folder = self.runs / name
         ended = (folder / "result.json").exists() or self._has_diverged(name)
-        return ended or bool(checkpoints.steps(folder / "checkpoints"))
+        return ended or _has_weights(folder)
 
     def _check_same(self, name: str, recipe: Recipe[Any, Any]) -> None:
         """An error, if the run of this name is that of another recipe."""
@@ -359,3 +360,7 @@ class Laboratory:
         path = self.runs / name / "metrics.jsonl"
         records = read_metrics(path) if path.exists() else []
         return int(records[-1]["step"]) if records else 0
+
+
+def _has_weights(folder: Path) -> bool:
+    return bool(checkpoints.steps(folder / "checkpoints"))
