@@ -9,6 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from outcomes import outcome
 from scannable.experiments import (
     corrected,
     language_page,
@@ -23,26 +24,6 @@ from scannable.experiments.laboratory import Trained
 from scannable.experiments.language_profiles import SIZES
 from scannable.experiments.scores import RunScore, Spread, best_rate, error_by_length, run_scores, sweep_table
 from scannable.training.recipe import Recipe
-
-
-def outcome(model: str, length: int = 18, error: float = 0.5, **changes: Any) -> RunScore:
-    values: dict[str, Any] = {
-        "model": model,
-        "part": "final",
-        "seed": 0,
-        "learning_rate": 1e-3,
-        "parameters": 1000,
-        "steps": 20,
-        "tokens": 5120,
-        "trained_to": 18,
-        "validation_loss": 1.0,
-        "length": length,
-        "samples": 16,
-        "loss": 2.0,
-        "error": error,
-        "bits_per_byte": None,
-    }
-    return RunScore(**(values | changes))
 
 
 def only_axes(figure: Figure) -> Axes:
@@ -138,29 +119,6 @@ def test_the_defect_is_beside_the_errors() -> None:
     )
     assert legend(axes) == ["associativity defect of Agg", "error at 18", "error at 64", "error at 180"]
     assert drawn(axes)["error at 64"] == ([10, 20], [0.6, 0.2])
-
-
-@pytest.mark.parametrize(
-    ("noisy", "plain", "without", "said"),
-    [
-        (0.0, 0.7, 0.8, "needs no tree for that; Transformer-PSM needs the noise and unit states as well. What"),
-        (0.0, 0.7, 0.01, "needs no tree for that. What"),
-        (0.6, 0.7, 0.8, None),
-        (0.0, 0.01, 0.8, None),
-    ],
-)
-def test_what_noise_is_enough_for_is_said_only_where_it_was_seen(
-    noisy: float, plain: float, without: float, said: str | None
-) -> None:
-    rows = [outcome("lstm-noise", 4096, noisy), outcome("lstm", 4096, plain)]
-    for name in ("psm-without-noise", "psm-without-unit-states"):
-        rows.append(outcome(name, 4096, without, part="ablation"))
-    read = state_tracking_page.ReadFar("lstm-noise", 0, 1000, 4, 100, 4000, 3, 17, 64, 1.0)
-    _, text = state_tracking_page._noise(rows, [read])
-    assert f"makes {noisy:.2%} errors at 4,096 tokens, without it {plain:.2%}. In 4 x 1,000 tokens" in text
-    assert "it made 3 errors." in text
-    assert (said in text) if said else ("tree" not in text)
-    assert state_tracking_page._noise(rows[1:], []) == []
 
 
 def test_a_curriculum_that_did_not_reach_its_end_is_named() -> None:

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from scannable.experiments import (
+    common_factor,
     complexity,
     corrected_runs,
     language_modelling,
@@ -194,6 +195,10 @@ def leave_readings(lab: MadeUp, name: str) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 first = 5000 if end.errors else None
                 long_reading.keep_reading(folder, long_reading.Reading(count, 4096, (end,), first, 60.0 + length % 7))
+        for seed in setting(lab.profile).noisy_seeds:
+            longest = setting(lab.profile).recipe.evaluation.lengths[-1]
+            wrong = common_factor.CommonFactor(longest, 10_000, 5000, 2, 5000 - 40 * seed)
+            common_factor.keep_factor(lab.runs / f"lstm-noise-{seed}", wrong)
     elif name == "wikitext":
         use = TEXT_SIZES[lab.profile]
         spans = streamed_text.stretches(use.stream, use.context)

@@ -63,6 +63,23 @@ class Reading:
         return max(point.nbytes for point in self.points)
 
 
+@dataclass(frozen=True)
+class ReadFar:
+    """A run that read on, in pieces, far beyond what it was trained on."""
+
+    model: str
+    seed: int
+    length: int
+    rows: int
+    piece: int
+    asked: int
+    errors: int
+    first_error: int | None
+    nbytes: int
+    """The most that one row was seen to hold."""
+    seconds: float
+
+
 @torch.no_grad()
 def read_in_pieces(
     model: Any,

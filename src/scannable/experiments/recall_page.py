@@ -11,7 +11,7 @@ from scannable.experiments.figure import missing_runs, powers, save_page, table,
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.profile import Profile
 from scannable.experiments.recall_runs import Kind, Setting, fewer_name
-from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
+from scannable.experiments.scores import LEARNED, RunScore, Spread, error_by_length, sweep_table
 
 MARKERS: dict[Kind, tuple[str, str]] = {
     "psm": ("o", "-"), "switch": ("x", ""), "attention": ("s", ":"), "recurrent": ("^", "--"),
@@ -254,10 +254,6 @@ def _guesses(rows: Sequence[RunScore], use: Setting) -> list[str]:
         "worse, at every length, which is training that did not begin, and does not show what such a state can hold: "
         f"{'; '.join(listed)}."
     ]
-
-
-LEARNED = 0.05
-"""The greatest error of what was learned: below it the curriculum goes on."""
 
 
 def _fewer(rows: Sequence[RunScore], use: Setting) -> list[str]:

@@ -23,7 +23,7 @@ RESULT, DIVERGED = "result.json", "diverged.json"
 """What a run leaves at its end; one of them is in every record."""
 FOUND = ("best", "parameters", "steps", "test", "tokens")
 """What a result has to hold."""
-MEASURED = ("reading-*.json", "stream-*.json", "windows-*.json", "defects.json")
+MEASURED = ("reading-*.json", "stream-*.json", "windows-*.json", "factor-*.json", "defects.json")
 """What experiments measure with the weights of a run, and leave in its folder."""
 POSITIONS = "error_by_position"
 

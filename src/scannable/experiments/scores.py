@@ -7,6 +7,9 @@ from statistics import fmean
 
 from scannable.experiments.laboratory import Trained
 
+LEARNED = 0.05
+"""The error of what counts as learned, at most: below it a curriculum goes on."""
+
 
 @dataclass(frozen=True)
 class RunScore:

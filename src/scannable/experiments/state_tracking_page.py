@@ -8,10 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments.choice import Chosen, at_the_edge, swept_titles, taken
+from scannable.experiments.common_factor import InCommon
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
+from scannable.experiments.long_reading import ReadFar
 from scannable.experiments.profile import Profile
-from scannable.experiments.scores import RunScore, Spread, error_by_length, sweep_table
+from scannable.experiments.scores import LEARNED, RunScore, Spread, error_by_length, sweep_table
+from scannable.experiments.state_tracking_noise import noise_section
 from scannable.experiments.state_tracking_runs import (
     DIRECT,
     EARLIER,
@@ -20,10 +23,8 @@ from scannable.experiments.state_tracking_runs import (
     HELPED,
     LATER,
     LESS,
-    LSTM,
     LSTM_NOISE,
     MAMBA,
-    NOISY_LSTM,
     PSM,
     TITLES,
     WITHOUT,
@@ -38,8 +39,6 @@ from scannable.recipes.state_tracking import Aid, helped
 
 SHOWN = (18, 32, 64, 128, 256, 512, 1024, 4096)
 """Lengths in the page's tables."""
-LEARNED = 0.05
-"""The error of a length that counts as learned, at most."""
 PAPER_HOLDS = 160
 """To where the paper's Transformer-PSM has a low error."""
 AIDS: dict[Aid, str] = {
@@ -65,23 +64,6 @@ class Defect:
     error_18: float
     error_64: float
     error_180: float
-
-
-@dataclass(frozen=True)
-class ReadFar:
-    """A run that read on, in pieces, far beyond what it was trained on."""
-
-    model: str
-    seed: int
-    length: int
-    rows: int
-    piece: int
-    asked: int
-    errors: int
-    first_error: int | None
-    nbytes: int
-    """The most that one row was seen to hold."""
-    seconds: float
 
 
 def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
@@ -144,6 +126,7 @@ def write_page(
     rows: Sequence[RunScore],
     along: Sequence[Defect],
     far: Sequence[ReadFar],
+    common: Sequence[InCommon],
     use: Setting,
     best: Mapping[str, Chosen],
 ) -> None:
@@ -168,7 +151,7 @@ def write_page(
         "GPT-2 and Mamba fail soon after 18. " + _not_learned(rows, use),
         *_far(far, use),
         *_ablation(rows),
-        *_noise(rows, far),
+        *noise_section(rows, far, common),
         *_longer(rows, use),
         *_generators(rows, use),
         *_associativity(along),
@@ -275,34 +258,6 @@ def _ablation(rows: Sequence[RunScore]) -> list[str]:
         "half of the steps a length at most. Noise on the states is kin to arXiv 2507.02782 (Buitrago Ruiz "
         "and Gu), where recurrent models that start from noisy states in training go on beyond its lengths.",
         table(head, [line for line in lines if len(line) == width]),
-    ]
-
-
-def _noise(rows: Sequence[RunScore], far: Sequence[ReadFar]) -> list[str]:
-    """What an LSTM does with the one aid that it can have."""
-    noisy, plain = (error_by_length(rows, name) for name in (NOISY_LSTM, LSTM))
-    if not noisy or not plain:
-        return []
-    longest = max(noisy)
-    read = [one for one in far if one.model == NOISY_LSTM]
-    on = "".join(
-        f" In {one.rows} x {one.length:,} tokens that it read on it made {one.errors:,} errors." for one in read
-    )
-    said = ""
-    if noisy[longest].mean <= LEARNED < plain[longest].mean:
-        said = " In the LSTM the noise is enough to make its state hold, and it needs no tree for that"
-        without = {
-            aid: error_by_length(rows, WITHOUT[aid], "ablation").get(longest) for aid in ("noise", "unit-states")
-        }
-        if all(found and found.mean > LEARNED for found in without.values()):
-            said += "; Transformer-PSM needs the noise and unit states as well"
-        said += (
-            ". What the tree is for is another thing: an LSTM is trained token by token, a prefix scan level by level."
-        )
-    return [
-        "### The noise alone, in an LSTM",
-        f"With noise on its states, and nothing else changed, the LSTM of the first table makes "
-        f"{noisy[longest].mean:.2%} errors at {longest:,} tokens, without it {plain[longest].mean:.2%}.{on}{said}",
     ]
 
 
