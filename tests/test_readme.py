@@ -134,10 +134,15 @@ def test_what_is_said_of_state_tracking_was_measured() -> None:
     assert "one seed of three made no error either, to 4,096 and in 4 x 1,000,000 tokens" in README
     with (RESULTS / "s5" / "factors.csv").open() as file:
         common = list(csv.DictReader(file))
-    # "Every wrong answer is the right one with the same two things exchanged": element 2 is 0 1 3 2 4.
+    # "Every wrong answer is the right one with the same two things exchanged": element 2 is 0 1 3 2 4, which is odd.
     assert len(common) == 2 and all(r["explained"] == r["errors"] and r["factor"] == "2" for r in common)
     wrong = [f"{100 * error:.2f}%" for error in noisy if error]
-    assert f"The other two are wrong in {' and '.join(wrong)} at 4,096, and every wrong answer" in MORE
+    assert f"The other two are wrong in {' and '.join(wrong)} at 4,096, and every wrong answer in the first" in MORE
+    assert {r["rows"] for r in common} == {"64"} and "64 test sequences is the right one" in MORE
+    short = [float(r["error"]) for r in rows("s5") if (r["model"], r["length"]) == ("lstm-noise", "18")]
+    at_18 = " and ".join(f"{100 * error:.2f}%" for error in short if error)
+    assert f"did not learn length 18 ({at_18} wrong there, {in_s5('lstm', 18)}% without noise)" in README
+    assert f"within the training length: {at_18} are wrong at 18." in MORE
     # "Learned next to nothing with any of three seeds; with twice as many tokens one of two runs did."
     plain = [float(r["error"]) for r in rows("s5") if (r["model"], r["length"]) == ("psm-plain", "18")]
     assert len(plain) == 3 and min(plain) > 0.8 and in_s5("psm-plain", 18, "s5_earlier") == "0.00"
@@ -146,17 +151,16 @@ def test_what_is_said_of_state_tracking_was_measured() -> None:
     assert f"Without the noise {noise} were wrong at 4,096, without unit states {unit}" in MORE
     assert float(without["psm-without-agg-from-inf"]["error"]) > 0.9
     lstm = {n: in_s5("lstm", n) for n in (18, 128, 4096)}
-    assert f"both fail ({lstm[4096]}% and {noise} wrong at 4,096)" in README
+    assert f"LSTM and Transformer-PSM fail ({lstm[4096]}% and {noise} wrong at 4,096, one seed each)" in README
     assert f"({lstm[18]}% errors there, {seeds('s5', 'lstm')})" in MORE
     assert f"{lstm[128]}% at 128, {lstm[4096]}% at 4,096. Trained" in MORE
     longer = {r["length"]: 100 * float(r["error"]) for r in rows("s5", part="longer") if r["model"] == "lstm-to-128"}
     assert f"to 128 it has {longer['128']:.2f}% errors there and {longer['4096']:.2f}% at 4,096" in MORE
     assert all(float(in_s5(model, 8)) > 50 for model in ("deltaproduct", "deltanet", "rwkv7"))
-    assert {reached(model) for model in ("deltaproduct", "deltanet", "rwkv7")} == {
-        "8"
-    } and "which were 3 to 8, nor" in MORE
+    assert {reached(model) for model in ("deltaproduct", "deltanet", "rwkv7")} == {"8"}
+    assert "which were 3 to 8, nor" in MORE
     (direct,) = (r for r in rows("s5", part="longer") if (r["model"], r["length"]) == ("deltaproduct-at-128", "128"))
-    assert f"learn 128 from the start ({100 * float(direct['error']):.2f}% there)" in MORE
+    assert f"chosen at length 3 ({100 * float(direct['error']):.2f}% there, one seed)" in MORE
     assert (
         f"Mamba came to {reached('mamba')}, GPT-2 to {reached('gpt2')} with {in_s5('gpt2', 18)}% errors there" in MORE
     )

@@ -24,12 +24,12 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from scannable.experiments import (
-    common_factor,
     complexity,
     corrected_runs,
     language_modelling,
     language_page,
     latency_page,
+    left_factor,
     long_reading,
     recall,
     state_tracking,
@@ -197,8 +197,9 @@ def leave_readings(lab: MadeUp, name: str) -> None:
                 long_reading.keep_reading(folder, long_reading.Reading(count, 4096, (end,), first, 60.0 + length % 7))
         for seed in setting(lab.profile).noisy_seeds:
             longest = setting(lab.profile).recipe.evaluation.lengths[-1]
-            wrong = common_factor.CommonFactor(longest, 10_000, 5000, 2, 5000 - 40 * seed)
-            common_factor.keep_factor(lab.runs / f"lstm-noise-{seed}", wrong)
+            count = min(64, setting(lab.profile).recipe.evaluation.samples)
+            wrong = left_factor.LeftFactor(count, longest, 10_000, 5000, 2, 5000 - 40 * seed)
+            left_factor.keep_factor(lab.runs / f"lstm-noise-{seed}", wrong)
     elif name == "wikitext":
         use = TEXT_SIZES[lab.profile]
         spans = streamed_text.stretches(use.stream, use.context)

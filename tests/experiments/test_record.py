@@ -96,6 +96,23 @@ def test_a_folder_that_a_record_made_follows_the_record(trained: Path) -> None:
     assert json.loads((found.folder / more.name).read_text()) == {"rows": 9}
     lab.leave_records()
     assert record.read_bytes() == before
+    # What is gone from the record goes there, too.
+    more.unlink()
+    save_record(trained / "results", name, more.parent)
+    before = record.read_bytes()
+    lab = lab_in(trained, "elsewhere", recorded=True, only_finished=True)
+    lab.train({name: RECIPES[name]})
+    lab.leave_records()
+    assert record.read_bytes() == before and not (found.folder / more.name).exists()
+
+
+def test_a_folder_of_another_recipe_is_refused_even_without_weights(trained: Path) -> None:
+    first, second = RECIPES
+    lab_in(trained, "elsewhere", recorded=True, only_finished=True).train({first: RECIPES[first]})
+    lab_in(trained, "again").train({first: RECIPES[second]})
+    save_record(trained / "results", first, trained / "again" / first)
+    with pytest.raises(TrainingError, match="holds a run of another configuration"):
+        lab_in(trained, "elsewhere", recorded=True, only_finished=True).train({first: RECIPES[second]})
 
 
 def test_a_record_of_another_recipe_is_told_and_not_taken(trained: Path) -> None:

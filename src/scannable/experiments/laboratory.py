@@ -85,7 +85,7 @@ class Laboratory:
     only_finished: bool = False
     """Train nothing, and take what is there."""
     recorded: bool = False
-    """Take runs whose record lies beside the results as finished."""
+    """Take runs whose record lies beside the results as finished; a run folder without weights follows its record."""
     missing: list[str] = field(default_factory=list)
     """Runs that were asked for and are not there, in the order of the questions; a page says which."""
     taken: list[str] = field(default_factory=list)
@@ -195,7 +195,7 @@ class Laboratory:
     def _restore(self, recipes: Mapping[str, Recipe[Any, Any]]) -> None:
         for name, recipe in recipes.items():
             folder = self.runs / name
-            # A folder without weights was made from a record, and the one beside the page may know more by now.
+            # Without weights nothing new is measured here, while the record may have got more elsewhere.
             if _has_weights(folder) or not has_record(self.results, name):
                 continue
             try:
@@ -207,6 +207,8 @@ class Laboratory:
                 about = f"the record of {name} is of another configuration ({'; '.join(changed[:3])}), and is not taken"
                 self.console.print(f"{self.name}: {about}", highlight=False, soft_wrap=True)
             else:
+                if self._begun(name):
+                    self._check_same(name, recipe)
                 restore(self.results, name, folder)
 
     def _finished(self, recipes: Mapping[str, Recipe[Any, Any]]) -> dict[str, Trained]:

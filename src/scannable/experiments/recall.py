@@ -35,8 +35,8 @@ def run(lab: Laboratory) -> None:
     for family, one in use.families.items():
         if family not in best:
             lab.without([f"{name}-{seed}" for name in one.models for seed in use.seeds])
-            short = [name for name in use.short if name in one.models]
-            lab.without([f"{fewer_name(name, pairs)}-{use.seeds[0]}" for name in short for pairs in use.fewer])
+            shortest = [name for name in use.shortest if name in one.models]
+            lab.without([f"{fewer_name(name, pairs)}-{use.seeds[0]}" for name in shortest for pairs in use.fewer])
 
     rows = [row for name, runs in tried.items() for one in runs.values() for row in run_scores(one, name, "sweep")]
     for name, one in trained.items():

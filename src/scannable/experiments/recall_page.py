@@ -261,7 +261,7 @@ def _fewer(rows: Sequence[RunScore], use: Setting) -> list[str]:
     longest, all_pairs = use.recipe.curriculum.lengths[-1], use.recipe.task.pairs
     labels = {name: label for one in use.families.values() for name, label in one.labels.items()}
     errors: dict[str, dict[int, Spread]] = {}
-    for name in use.short:
+    for name in use.shortest:
         parts = {pairs: error_by_length(rows, fewer_name(name, pairs), "pairs") for pairs in use.fewer}
         parts[all_pairs] = error_by_length(rows, name)
         errors[name] = {pairs: found[longest] for pairs, found in parts.items() if longest in found}
@@ -278,24 +278,33 @@ def _fewer(rows: Sequence[RunScore], use: Setting) -> list[str]:
         f"Error in percent at {longest} tokens, with the projecting Agg and the learning rate it has on all pairs; "
         "fewer pairs have one seed.",
         table(["chunk", *(f"{pairs} pairs" for pairs in counts)], lines),
-        _reason({(use.models[name].chunk_length, p): e for name, found in errors.items() for p, e in found.items()}),
+        _reason(
+            {(use.models[name].chunk_length, pairs): e for name, found in errors.items() for pairs, e in found.items()},
+            cells=len(errors) * len(counts),
+        ),
     ]
 
 
-def _reason(errors: Mapping[tuple[int, int], Spread]) -> str:
-    """What the errors by chunk length and number of pairs say of why short chunks fail."""
-    learned = [key for key, error in errors.items() if error.greatest <= LEARNED]
-    within = [key for key in errors if key[1] <= key[0]]
+def _reason(errors: Mapping[tuple[int, int], Spread], cells: int) -> str:
+    """What the errors by chunk length and number of pairs say of why short chunks fail, once all cells are there."""
     why = (
-        "A state has as many places as a chunk. As many pairs as places fill two chunks, which the projection lays "
-        "beside each other in a single merge from the start, as the sum of both halves, the right one a place further. "
-        "More pairs need more merges, in which two of them come to share a place, and have to be told apart there by "
-        "what they are. "
+        "A state has c places. A pair takes two tokens, and the place of its value can hold all of it, as the short "
+        "convolution lets the value see its key. So c pairs fill two chunks, and the first merge puts their values on "
+        "c different places: the projection starts as the sum of both halves, the right one a place further, and the "
+        "last place becomes the first. With more than c pairs a later merge puts two or more on one place. Other "
+        "tokens come to every place as well, at any c, and Agg has to learn to leave them out."
     )
-    if within and sorted(learned) == sorted(within):
-        return why + "Learned are just those that have no more pairs than places: the others lack room, or a start."
-    named = "; ".join(f"c = {c} with {pairs} pairs" for c, pairs in sorted(learned)) or "none"
-    return why + f"That alone does not say what was learned: {named}."
+    if len(errors) < cells:
+        return why
+    learned = sorted(key for key, error in errors.items() if error.greatest <= LEARNED)
+    if learned and learned == sorted((c, pairs) for c, pairs in errors if pairs <= c):
+        return (
+            f"{why} Learned, with at most {LEARNED:.0%} errors, were exactly those with no more pairs than places. "
+            "Fewer pairs are an easier task too; whether the others lack room, or a start to learn from, this does not "
+            "tell."
+        )
+    named = "; ".join(f"c = {c} with {pairs} pairs" for c, pairs in learned) or "none"
+    return f"{why} Places do not explain which were learned, with at most {LEARNED:.0%} errors: {named}."
 
 
 def _place(point: Place, use: Setting) -> str:

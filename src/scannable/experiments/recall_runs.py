@@ -47,10 +47,10 @@ class Setting:
     families: Mapping[str, Family]
     sweep_steps: int
     seeds: tuple[int, ...]
-    short: tuple[str, ...] = ()
-    """Models whose state has fewer places than there are pairs."""
+    shortest: tuple[str, ...] = ()
+    """Models with the shortest chunks, which are trained on fewer pairs as well."""
     fewer: tuple[int, ...] = ()
-    """Numbers of pairs that these are trained on as well, to see whether their places are what they lack."""
+    """How many: to see whether places in their states are what they lack."""
 
     @property
     def models(self) -> dict[str, Any]:
@@ -66,12 +66,12 @@ def setting(profile: Profile) -> Setting:
     recipe = for_trials(smoke() if profile == "smoke" else mqar())
     if profile == "smoke":
         families = small_families(recipe, chunks=(8, 16), widths=(8, 16), windows=(8,), full=(16,))
-        return Setting(recipe, families, recipe.steps, seeds=(0,), short=("psm-projection-8",), fewer=(4,))
+        return Setting(recipe, families, recipe.steps, seeds=(0,), shortest=("psm-projection-8",), fewer=(4,))
     families = small_families(
         recipe, chunks=(4, 8, 16, 32), widths=(16, 32, 64), windows=(8, 16, 32), full=(32, 64), wider=(128,)
     )
-    short = ("psm-projection-4", "psm-projection-8")
-    return Setting(recipe, families, sweep_steps=1000, seeds=(0, 1, 2), short=short, fewer=(4, 8))
+    shortest = ("psm-projection-4", "psm-projection-8")
+    return Setting(recipe, families, sweep_steps=1000, seeds=(0, 1, 2), shortest=shortest, fewer=(4, 8))
 
 
 def smoke() -> Recipe[TransformerPSMConfig, MQARTask]:
@@ -239,7 +239,7 @@ def fewer_name(name: str, pairs: int) -> str:
 
 
 def fewer_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[Any, Any]]:
-    """The short models on fewer pairs, with the rate that they have on all, the first seed."""
+    """The shortest chunks on fewer pairs, with the rate that they have on all, the first seed."""
     family_of = {name: family for family, one in use.families.items() for name in one.models}
     seed = use.seeds[0]
 
@@ -249,7 +249,7 @@ def fewer_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[
 
     return {
         f"{fewer_name(name, pairs)}-{seed}": on(name, pairs)
-        for name in use.short
+        for name in use.shortest
         for pairs in use.fewer
         if family_of[name] in rates
     }

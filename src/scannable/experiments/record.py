@@ -60,7 +60,10 @@ def recorded_recipe(results: Path, name: str) -> Recipe[Any, Any]:
 
 
 def restore(results: Path, name: str, run: Path) -> None:
-    """Make the folder of a run from its record: all that was there but the weights and the course of the training."""
+    """Make the folder of a run from its record: all that was there but the weights and the course of the training.
+
+    What was measured and is not in the record goes.
+    """
     path = _finished(results, name)
     found = _read(path)
     if not isinstance(found, dict) or not {RESULT, DIVERGED} & set(found):
@@ -71,6 +74,8 @@ def restore(results: Path, name: str, run: Path) -> None:
     lacking = [key for key in FOUND if RESULT in found and key not in found[RESULT]]
     if lacking:
         raise TrainingError(f"{path} is damaged: its result has no {lacking[0]!r}; put it back, or delete it")
+    for path in [path for pattern in MEASURED for path in run.glob(pattern)]:
+        path.unlink()
     write_whole(run / "config.json", _text(to_plain(recorded_recipe(results, name))))
     # The result last: with it the run is finished.
     for file in sorted(found, key=lambda file: file in (RESULT, DIVERGED)):

@@ -102,6 +102,15 @@ def error_by_length(rows: Sequence[RunScore], model: str, part: str = "final") -
     }
 
 
+def errors_by_seed(rows: Sequence[RunScore], model: str, part: str = "final") -> dict[int, dict[int, float]]:
+    """The error at each length of each run of a model."""
+    found: dict[int, dict[int, float]] = {}
+    for row in rows:
+        if row.model == model and row.part == part:
+            found.setdefault(row.seed, {})[row.length] = row.error
+    return found
+
+
 def sweep_table(
     rows: Sequence[RunScore],
     titles: Mapping[str, str],

@@ -8,12 +8,13 @@ import torch
 
 import scannable.training.checkpoint as checkpoints
 from scannable.experiments.choice import choices
-from scannable.experiments.common_factor import InCommon, common_factor, keep_factor, kept_factor
 from scannable.experiments.figure import save_figure, save_rows
 from scannable.experiments.laboratory import Laboratory, Trained
+from scannable.experiments.left_factor import keep_factor, kept_factor, left_factor
 from scannable.experiments.long_reading import ReadFar, keep_reading, kept_reading, read_in_pieces
 from scannable.experiments.record import leave, left
 from scannable.experiments.scores import RunScore, run_scores
+from scannable.experiments.state_tracking_noise import FactorOfRun
 from scannable.experiments.state_tracking_page import Defect, draw, draw_defects, write_page
 from scannable.experiments.state_tracking_runs import (
     HELPED,
@@ -39,8 +40,8 @@ from scannable.training.run_folder import load_trained
 READS_ON = 0.01
 """A model with at most this error at the longest test length is read on, beside the helped ones."""
 
-ASKED = 64
-"""Sequences that are looked through for what wrong answers have in common."""
+SEQUENCES = 64
+"""In which the wrong answers of a model that does not hold are divided by the right ones."""
 
 
 def run(lab: Laboratory) -> None:
@@ -75,11 +76,11 @@ def run(lab: Laboratory) -> None:
     far = read_far(lab, use, [*final.values(), *longer.values(), *direct.values()])
     if far:
         save_rows(far, lab.results / "reading.csv")
-    common = in_common(lab, use, [one for one in final.values() if model_of(one) == NOISY_LSTM])
-    if common:
-        save_rows(common, lab.results / "factors.csv")
+    factors = left_factors(lab, use, [one for one in final.values() if model_of(one) == NOISY_LSTM])
+    if factors:
+        save_rows(factors, lab.results / "factors.csv")
     lab.leave_records()
-    write_page(lab, rows, along, far, common, use, best)
+    write_page(lab, rows, along, far, factors, use, best)
 
 
 def model_of(run: Trained) -> str:
@@ -118,22 +119,23 @@ def read_far(lab: Laboratory, use: Setting, runs: Sequence[Trained]) -> list[Rea
     return rows
 
 
-def in_common(lab: Laboratory, use: Setting, runs: Sequence[Trained]) -> list[InCommon]:
-    """Of the runs that are not read on: what their wrong answers at the longest test length have in common."""
-    length = use.recipe.evaluation.lengths[-1]
-    rows: list[InCommon] = []
+def left_factors(lab: Laboratory, use: Setting, runs: Sequence[Trained]) -> list[FactorOfRun]:
+    """By what the wrong answers at the longest test length differ from the right ones, of runs that are not read on."""
+    length, count = use.recipe.evaluation.lengths[-1], min(SEQUENCES, use.recipe.evaluation.samples)
+    rows: list[FactorOfRun] = []
     for run in runs:
         if run.result["test"][-1]["error"] <= READS_ON:
             continue
-        found = kept_factor(run.folder, length)
+        found = kept_factor(run.folder, length, count)
         if found is None:
             if not lab.trains("reading") or not lab.has_weights(run):
-                lab.without([f"{run.name} asked at {length:,} tokens"])
+                lab.without([f"{run.name}: its wrong answers at {length:,} tokens"])
                 continue
+            lab.console.print(f"{lab.name}: the wrong answers of {run.name} at {length:,} tokens", highlight=False)
             model: Any = load_trained(run.folder, device=lab.device).model
-            found = common_factor(model, run.recipe.task, length, min(ASKED, use.recipe.evaluation.samples))
+            found = left_factor(model, run.recipe.task, length, count)
             keep_factor(run.folder, found)
-        rows.append(InCommon(**asdict(found), model=model_of(run), seed=run.recipe.seed))
+        rows.append(FactorOfRun(model_of(run), run.recipe.seed, **asdict(found)))
     return rows
 
 

@@ -8,16 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scannable.experiments.choice import Chosen, at_the_edge, swept_titles, taken
-from scannable.experiments.common_factor import InCommon
 from scannable.experiments.figure import missing_runs, powers, save_page, table, tidy
 from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.long_reading import ReadFar
 from scannable.experiments.profile import Profile
-from scannable.experiments.scores import LEARNED, RunScore, Spread, error_by_length, sweep_table
-from scannable.experiments.state_tracking_noise import noise_section
+from scannable.experiments.scores import LEARNED, RunScore, error_by_length, errors_by_seed, sweep_table
+from scannable.experiments.state_tracking_noise import FactorOfRun, noise_section
 from scannable.experiments.state_tracking_runs import (
     DIRECT,
     EARLIER,
+    ELEMENTS,
     FURTHER,
     GPT2,
     HELPED,
@@ -39,6 +39,8 @@ from scannable.recipes.state_tracking import Aid, helped
 
 SHOWN = (18, 32, 64, 128, 256, 512, 1024, 4096)
 """Lengths in the page's tables."""
+APART = 0.2
+"""Errors of seeds that differ by more are drawn seed by seed."""
 PAPER_HOLDS = 160
 """To where the paper's Transformer-PSM has a low error."""
 AIDS: dict[Aid, str] = {
@@ -73,16 +75,15 @@ def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
     colors = {name: f"C{i}" for i, name in enumerate(TITLES)}
     for name, title in TITLES.items():
         line = "-" if name == HELPED else "--" if name == PSM else "-."
-        _line(left, error_by_length(rows, name), line, colors[name], title)
+        _line(left, rows, name, "final", line, colors[name], title)
     # A model has one colour on both sides; what is only here has others.
-    _line(right, error_by_length(rows, HELPED), "-", colors[HELPED], TITLES[HELPED])
+    _line(right, rows, HELPED, "final", "-", colors[HELPED], TITLES[HELPED])
     for (aid, title), color in zip(AIDS.items(), ("black", "teal", "goldenrod"), strict=True):
-        _line(right, error_by_length(rows, WITHOUT[aid], "ablation"), "--", color, title)
-    _line(right, error_by_length(rows, PSM), "--", colors[PSM], TITLES[PSM])
+        _line(right, rows, WITHOUT[aid], "ablation", "--", color, title)
+    _line(right, rows, PSM, "final", "--", colors[PSM], TITLES[PSM])
     for name in FURTHER:
         for longer, line in ((longer_name(use, name), "-."), (direct_name(use, name), ":")):
-            found = error_by_length(rows, longer, "longer")
-            _line(right, found, line, colors[name], longer_titles(use).get(longer, longer))
+            _line(right, rows, longer, "longer", line, colors[name], longer_titles(use).get(longer, longer))
     trained = use.recipe.curriculum.lengths[-1]
     for axes in (left, right):
         axes.axvline(trained, color="grey", linewidth=1, linestyle=":")
@@ -99,10 +100,17 @@ def draw(rows: Sequence[RunScore], use: Setting) -> Figure:
     return figure
 
 
-def _line(axes: Axes, found: Mapping[int, Spread], line: str, color: str, title: str) -> None:
+def _line(axes: Axes, rows: Sequence[RunScore], model: str, part: str, line: str, color: str, title: str) -> None:
+    found = error_by_length(rows, model, part)
     if not found:
         return
     mean, low, high = ([100 * getattr(e, which) for e in found.values()] for which in ("mean", "least", "greatest"))
+    if max(one.greatest - one.least for one in found.values()) > APART:
+        # No seed is near such a mean, and none within such a band.
+        for i, errors in enumerate(errors_by_seed(rows, model, part).values()):
+            label = f"{title}, seed by seed" if i == 0 else None
+            axes.plot(list(errors), [100 * e for e in errors.values()], line, marker=".", color=color, label=label)
+        return
     axes.plot(list(found), mean, line, marker=".", color=color, label=title)
     axes.fill_between(list(found), low, high, color=color, alpha=0.15, linewidth=0)
 
@@ -126,7 +134,7 @@ def write_page(
     rows: Sequence[RunScore],
     along: Sequence[Defect],
     far: Sequence[ReadFar],
-    common: Sequence[InCommon],
+    factors: Sequence[FactorOfRun],
     use: Setting,
     best: Mapping[str, Chosen],
 ) -> None:
@@ -151,7 +159,7 @@ def write_page(
         "GPT-2 and Mamba fail soon after 18. " + _not_learned(rows, use),
         *_far(far, use),
         *_ablation(rows),
-        *noise_section(rows, far, common),
+        *noise_section(rows, far, factors, use.recipe.curriculum.lengths[-1]),
         *_longer(rows, use),
         *_generators(rows, use),
         *_associativity(along),
@@ -279,6 +287,13 @@ def _longer(rows: Sequence[RunScore], use: Setting) -> list[str]:
         "row shows nothing."
         for name, length in stopped.items()
     )
+    direct = [direct_name(use, name) for name in DIRECT]
+    never += "".join(
+        f" {titles[row.model]}: not learned, with {row.error:.2%} wrong at {longest}, where a guess has "
+        f"{1 - 1 / ELEMENTS:.2%}."
+        for row in rows
+        if row.part == "longer" and row.model in direct and row.length == longest and row.error > LEARNED
+    )
     return [
         f"## Opponents trained to {longest}",
         f"With as many steps and the same rules, but a curriculum that goes on to {longest}; or, *from the start*, at "
@@ -365,7 +380,11 @@ def _sweeps(rows: Sequence[RunScore], use: Setting, best: Mapping[str, Chosen]) 
 
 def _differences(profile: Profile, use: Setting) -> str:
     curriculum, more, small = use.recipe.curriculum, helped(use.recipe), profile != "paper"
-    tried = " (three other courses were tried, and left half-way, by their validation error)" if small else ""
+    tried = (
+        " (three other courses were tried on other samples, and left half-way, by their validation error)"
+        if small
+        else ""
+    )
     help_ = (
         "- *Helped* adds three things to Transformer-PSM: Agg starts from Inf's weights once Inf can multiply two "
         "elements (the callback `AggFromInf`; for that there is one more stage at the first length, and up to "
@@ -397,9 +416,9 @@ def _differences(profile: Profile, use: Setting) -> str:
         "split; its optimizer and rate in ten more, and the noise in three, judged by the validation split. The noise "
         "was made larger because models with less of it, trained before on the samples of seeds 0 to 2, erred "
         "far beyond the test lengths, on the test split too: seeds 3 and 4 alone have samples that no choice has seen. "
-        "The opponents had the sweep of optimizers and learning "
-        "rates and no such search, but for the noise of the LSTM, which alone of them is to have more than "
-        "one seed: that was decided when the first ones were known.\n"
+        "The opponents had the sweep of optimizers and learning rates and no such search, but for the noise of the "
+        "LSTM. The LSTM with noise is the only one of them with more than one seed, which was decided when the first "
+        "results were known.\n"
         "- DeltaProduct has one layer with four reflections a token, which make any permutation of five things; LSTM, "
         "DeltaNet, RWKV-7 and Mamba have two layers.\n"
         "- GPT-2 has learned positions up to the longest test length, of which it saw 18 in training; the variant "

@@ -57,7 +57,8 @@ def reproduce(
             the page of all that is there.
         only_finished: train nothing, and make the page of the runs that are finished; it says which are missing.
         recorded: take runs as finished whose records lie beside the page (configurations/ and finished/ there), as if
-            they had been trained here; so that a long experiment can go on where another machine has stopped.
+            they had been trained here; so that a long experiment can go on where another machine has stopped. A run
+            folder without weights is brought to what its record says.
     """
     chosen, size = named(experiment), profile_named(profile)
     wanted = checked_parts(chosen, parts)
