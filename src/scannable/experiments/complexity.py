@@ -89,7 +89,8 @@ def subjects(sizes: Sizes) -> list[Subject]:
         if name in ("attention", "convolved_mlp"):
             continue  # The Transformer, and a part of its blocks.
         model = LM(LMConfig(VOCABULARY, (name,) * sizes.layers, d, h))
-        forms = (CIRCUIT,) if row.spd_class == "none" else (CIRCUIT, FAST)
+        # An LSTM has no circuit but its steps, and a layer of Transformer-PSM no other form than its tree.
+        forms = (CIRCUIT,) if row.spd_class == "none" or name == "psm" else (CIRCUIT, FAST)
         found.append(Subject(name, row.spd_class, model, {form: _in_mode(model, form) for form in forms}))
     return found
 
@@ -208,6 +209,7 @@ def fit(subject: Subject, costs: Sequence[Cost]) -> Fit:
 LOOKS = {
     "transformer": ("C3", "s", "Transformer"),
     "transformer_psm": ("C0", "o", "Transformer-PSM"),
+    "psm": ("C2", "v", "Transformer-PSM as a layer"),
     "log_linear": ("C4", "D", "log-linear attention"),
     "lstm": ("C1", "^", "LSTM"),
 }
