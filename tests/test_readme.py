@@ -210,9 +210,15 @@ def test_what_is_said_of_language_modelling_was_measured() -> None:
     assert falling == sorted(falling, key=float, reverse=True)
     assert f"from {falling[0]} at 32 to {falling[-1]} at 256" in MORE
     gpt = "GPT, context 512"
-    assert f"it has {operations('Transformer-PSM, c = 256', gpt)} times the operations of attention" in MORE
+    above = float(in_text("psm-256")) / float(in_text("gpt")) - 1
+    one, other = sorted(exp(float(r["loss"])) for r in rows("wikitext") if r["model"] == "psm-256")
+    work = operations("Transformer-PSM, c = 256", gpt)
+    assert (
+        f"it is {above:.2%} above that of attention, with {work} times the operations, and its two seeds differ by "
+        f"{other / one - 1:.2%}." in MORE
+    )
     assert f"one layer less and {operations('Transformer-PSM, c = 256', gpt)} times its operations" in README
-    assert f"Mamba has {operations('Mamba', gpt)} times those" in MORE
+    assert f"Mamba has {operations('Mamba', gpt)} times those of attention." in MORE
     rising = [in_text(f"paper-psm-{c}") for c in (32, 64, 128, 256)]
     assert rising == sorted(rising, key=float)
     assert f"perplexity rises: from {rising[0]} at 32 to {rising[-1]} at 256, where attention has" in MORE
