@@ -193,6 +193,9 @@ def test_what_is_said_of_recall_was_measured() -> None:
         return f"{', '.join(f'{100 * error:.2f}' for error in before)} and {100 * last:.2f}%"
 
     assert f"Started at random instead, c = 16 has {each('psm-random')}, one seed each." in MORE
+    started = [float(r["error"]) for r in rows("mqar") if (r["model"], r["length"]) == ("psm-random", "256")]
+    assert sum(error > 0.8 for error in started) == 1 and len(started) == 3
+    assert "started at random, c = 16 had more than 80% with one seed of three" in README
     assert f"width 128, with 80,896 bytes, has {each('gla-128')} at the rate" in MORE
     assert bytes_in_recall("gla-128") == "80,896"
     fewer = {r["model"]: f"{100 * float(r['error']):.2f}%" for r in rows("mqar", part="pairs") if r["length"] == "256"}
@@ -205,8 +208,9 @@ def test_what_is_said_of_recall_was_measured() -> None:
     # "Did not begin to learn": a guess among 16 values.
     assert all(abs(float(in_recall(f"psm-projection-{c}")) - 100 * 15 / 16) < 2 for c in (4, 8))
     assert all(float(in_recall(f"psm-right-{c}")) > 50 for c in (4, 8, 16, 32))
-    held = bytes_in_recall("gla-64"), bytes_in_recall("psm-projection-16")
-    assert f"({in_recall('gla-64')}% wrong) with {held[0]} bytes, where c = 16 holds {held[1]}." in README
+    names = ("gla-64", "deltanet-64", "psm-projection-16")
+    (gla, delta, _), held = ([read(name) for name in names] for read in (in_recall, bytes_in_recall))
+    assert f"({gla}% and {delta}% wrong) with {held[0]} and {held[1]} bytes, where c = 16 holds {held[2]}." in README
 
 
 def test_what_is_said_of_language_modelling_was_measured() -> None:

@@ -57,7 +57,7 @@ def laptop_runs(
         use = recall_runs.setting("laptop")
         usual = use.recipe.optimizer.learning_rate
         each = {family: rates.get(one.swept, usual) for family, one in use.families.items()}
-        return recall_runs.final_recipes(use, each, use.seeds)
+        return recall_runs.final_recipes(use, each, use.seeds) | recall_runs.fewer_recipes(use, each)
     common = language_runs.plan(Laboratory(experiment, "laptop", folder, folder))
     use, known = SIZES["laptop"], language_runs.models("laptop", common.whole.task.vocab_size)
     usual = common.whole.optimizer.learning_rate

@@ -200,6 +200,19 @@ def test_the_papers_order_of_recall_is_longer_chunks_with_fewer_errors(errors: t
     assert said.endswith(f"longer chunks recall more, {verdict}")
 
 
+@pytest.mark.parametrize(("at_64", "at_128", "said"), [(0.01, 0.6, True), (0.3, 0.6, False), (0.01, 0.02, False)])
+def test_what_a_chunk_length_loses_with_its_first_merge_is_said(at_64: float, at_128: float, said: bool) -> None:
+    use = recall_runs.setting("laptop")
+    rows = [
+        outcome(f"psm-right-{c}", n, error)
+        for c in (4, 8, 16, 32)
+        for n, error in ((64, at_64), (128, at_128), (256, 0.8))
+    ]
+    (found,) = recall_page._order(rows, use)
+    sentence = "With c = 32 nothing is merged at 64 tokens, where 1.00% are wrong, and 60.00% are at 128: what is lost"
+    assert (sentence in found) == said and "With c = 16 nothing" not in found
+
+
 def test_models_of_any_family_that_guess_at_every_length_are_named_with_their_seeds() -> None:
     use = recall_runs.setting("laptop")
     rows = [outcome("psm-projection-4", n, error) for n, error in ((64, 0.94), (256, 0.93))]
@@ -262,7 +275,9 @@ def test_a_hybrid_is_compared_before_any_transformer_psm_is_there() -> None:
     (said,) = language_page._findings(
         [*rows, outcome("psm-32", 512)], SIZES["laptop"], known, "modern", "gpt", work | {"psm-32": 5.0}
     )
-    assert said.endswith("Transformer-PSM has 1.25 to 1.25 times those of full attention over the same window.")
+    assert said.endswith(
+        "Transformer-PSM without recent chunks has 1.25 to 1.25 times those of full attention over the same window."
+    )
 
 
 def place(name: str, nbytes: int, accuracy: float) -> recall_page.Place:

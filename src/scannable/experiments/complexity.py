@@ -22,6 +22,7 @@ from scannable.experiments.laboratory import Laboratory
 from scannable.experiments.predicted_cost import Prediction, predict
 from scannable.experiments.profile import Profile
 from scannable.layers import LAYERS
+from scannable.models.layer_options import PSMOptions
 from scannable.models.lm import LM
 from scannable.models.lm_config import LMConfig
 from scannable.models.protocol import evaluating
@@ -88,7 +89,8 @@ def subjects(sizes: Sizes) -> list[Subject]:
     for name, row in LAYERS.items():
         if name in ("attention", "convolved_mlp"):
             continue  # The Transformer, and a part of its blocks.
-        model = LM(LMConfig(VOCABULARY, (name,) * sizes.layers, d, h))
+        layer = PSMOptions(chunk_length=sizes.chunk_length) if name == "psm" else name
+        model = LM(LMConfig(VOCABULARY, (layer,) * sizes.layers, d, h))
         # An LSTM has no circuit but its steps, and a layer of Transformer-PSM no other form than its tree.
         forms = (CIRCUIT,) if row.spd_class == "none" or name == "psm" else (CIRCUIT, FAST)
         found.append(Subject(name, row.spd_class, model, {form: _in_mode(model, form) for form in forms}))
@@ -396,7 +398,8 @@ def _page(
         f"""What Def. SPD and Eqs. C1 and C2 of *Sequential-Parallel Duality in Prefix-Scannable Models* claim, and what
 is counted here, for one sequence of n = {sizes.lengths[0]} to {last:,} tokens in inference. Every model is
 {sizes.width} wide, with {sizes.heads} heads and {sizes.layers} layer(s); Transformer-PSM has as many in Agg and in
-Inf, and c = {sizes.chunk_length}.""",
+Inf, and c = {sizes.chunk_length}. `psm` is Transformer-PSM as a layer: {sizes.layers} of them in a stack, each with one
+layer in Agg and one in Inf, and the same c.""",
         f"    scannable reproduce spd --profile {lab.profile}",
         "![work, depth and memory against n](spd.png)",
         "## Classes",
@@ -410,16 +413,18 @@ all its roots.""",
 to depth and to memory. If that is below {NEGLIGIBLE:.1%} of the whole, or shrinks, the law is constant; if it stays
 (its exponent in n is within 0.25 of 0), log n; if it doubles (within 0.25 of 1), n. So a linear part that still
 dominates, as in a Transformer at moderate n, does not hide the n^2. The *work exponent* is that of the leading term,
-*slope* that of all work together. A model whose depth is neither constant nor log n has no class.""",
+or, where work per token is constant, the *slope*, which is that of all work together. A model whose depth is neither
+constant nor log n has no class.""",
         """The paper says (n^2, n) for the Transformer, (n, 1) for affine rows, (n, log n) for prefix-scannable models,
 and no class for an LSTM. Log-linear attention reads a memory for each of log n levels at every token, hence n log n.
-Depth in the paper is O~(1), that is, up to logarithms: here constant for the Transformer (a sum over n positions is
-one call, and counts once), and log n for scans.""",
+DeltaProduct is not in the paper; it is an affine row, too. Depth in the paper is O~(1), that is, up to logarithms: here
+constant for the Transformer (a sum over n positions is one call, and counts once), and log n for scans.""",
         "### The circuit, and the form that a CPU runs",
-        """A row of the zoo has two parallel forms: the scan over (E, f), which is the circuit of the definition and
-stands in the table above, and the chunkwise form, which never holds a state for each position. Where its depth almost
-doubles with n, it goes from chunk to chunk, or from one stretch of chunks to the next: a choice for CPUs, not a
-property of the row. Its depth is an upper bound, since a buffer that is written part by part counts as one.""",
+        """An affine row, and log-linear attention, has two parallel forms: the scan over (E, f), which is the circuit
+of the definition and stands in the table above, and the chunkwise form, which never holds a state for each position.
+Where its depth almost doubles with n, it goes from chunk to chunk, or from one stretch of chunks to the next: a choice
+for CPUs, not a property of the row. Its depth is an upper bound, since a buffer that is written part by part counts as
+one. `psm` has its tree alone, and an LSTM its steps.""",
         table(
             [
                 "model",

@@ -242,5 +242,5 @@ def _remarks(rows: Sequence[Difference], use: Sizes) -> str:
 - *Scoring (c-1)/c of the tokens* changes the perplexity of the same weights by {change("scoring")}.
 - *Absolute positions* make {change("absolute")} at the trained length and {change("absolute", further)} at
   {use.longer // use.context} times that length, where they have never been trained.
-- *Both released scans* return wrong prefixes, and what is learned with them is another function in a stream, which
-  folds along the right tree."""
+- *Both released scans* return wrong prefixes where the order of operands matters, and what is learned with them is
+  another function in a stream, which folds along the right tree."""

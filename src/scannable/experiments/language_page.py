@@ -267,6 +267,9 @@ def _findings(
                 f"At c = {use.chunks[-1]} it is {means[-1] / against.mean - 1:+.2%} from full attention's (the "
                 f"paper's: {PAPER[psm_name(256, 'paper')] / PAPER[PAPER_GPT2] - 1:+.2%})."
             )
+            widest = measured[-1]
+            if widest and against.least <= widest.greatest and widest.least <= against.greatest and against.count > 1:
+                said.append("The seeds of the two overlap, so that this does not tell them apart.")
     for name in HYBRIDS if family == "modern" else ():
         others = {"GPT": (GPT, against), "Mamba": (MAMBA, perplexity(rows, MAMBA))}
         if hybrid := perplexity(rows, name):
@@ -285,8 +288,8 @@ def _findings(
     if said and ratios:
         said.append(
             "Operations are those of the forward pass, counted; with its prefix carried through Inf beside every "
-            f"chunk, Transformer-PSM has {min(ratios):.2f} to {max(ratios):.2f} times those of full attention over the "
-            "same window."
+            f"chunk, Transformer-PSM without recent chunks has {min(ratios):.2f} to {max(ratios):.2f} times those of "
+            "full attention over the same window."
         )
     return [" ".join(said)] if said else []
 
@@ -350,12 +353,13 @@ def _streams(parts: Sequence[StreamedPart], known: Mapping[str, Model], use: Siz
         found, seeds = by_position(parts, label), len({part.seed for part in parts if part.model == label})
         if found:
             lines.append([reading.title, seeds, *(found[span].cell(3) if span in found else "" for span in spans)])
-    first = next(part for part in parts if part.begin == 0)
+    one = (parts[0].model, parts[0].seed)
+    count, left = divmod(sum(part.asked for part in parts if (part.model, part.seed) == one), use.stream)
     return [
         f"## Streams of {use.stream:,} tokens",
-        f"The test split as {round(first.asked / first.end)} streams of {use.stream:,} tokens, read from state to "
-        "state without a window: perplexity by position (`streams.csv`). Each column is other text, so that numbers "
-        "compare within a column only. The positions of Transformer-PSM are those within a chunk and its "
+        f"The test split as {count} streams of {use.stream:,} tokens and one of the {left:,} that are left, read from "
+        "state to state without a window: perplexity by position (`streams.csv`). Each column is other text, so that "
+        "numbers compare within a column only. The positions of Transformer-PSM are those within a chunk and its "
         "prefix, at any place of the stream the same; those of attention go on, beyond all that it was trained at. "
         "*Keeping* so many: the same weights, each layer with a cache of as many positions as it was trained at.",
         "![perplexity by position](streams.png)",
@@ -376,7 +380,7 @@ def _differences(lab: Laboratory, use: Sizes, known: Mapping[str, Model], common
         f"- The text is `{lab.data or DATA[lab.profile]}`, as {tokens}, instead of WikiText-103; perplexities are per "
         "token and cannot be compared with the paper's, their order can.\n"
         f"- Small models on a CPU: width {use.width}, {use.layers} layers, of which Transformer-PSM has one in Agg; "
-        f"{passes:.2g} times the tokens of the training text.\n"
+        f"Mamba has {use.mamba_layers}; {passes:.2g} times the tokens of the training text.\n"
         "- Two families. The first has rotary positions, RMSNorm, normed queries and keys and short convolutions of "
         "four tokens, and Muon as optimizer; the second the paper's learned positions (which start as sinusoids), "
         "LayerNorm and AdamW. In each, attention and Transformer-PSM have the same blocks. Mamba was swept with both "
@@ -404,10 +408,15 @@ def _sweeps(
     lines = sweep_table(rows, titles, rates, taken(chosen))
     if not lines:
         return []
+    borrowed = "".join(
+        f"; {known[name].title} has that of {known[known[name].rate_of].title}"
+        for name in known
+        if known[name].rate_of in (HYBRID, ALTERNATING) and known[name].rate_of != name and "-at-" not in name
+    )
     return [
         "## Learning rates",
         f"Runs of {common.sweep_steps:,} steps with the same recipe; the lowest validation loss was taken. All chunk "
-        "lengths of a family use the learning rate of the one that was swept, and so do their variants.",
+        f"lengths of a family, and their variants, use the learning rate of the one that was swept{borrowed}.",
         table(["model", "learning rate", "length", "validation loss"], lines),
         *at_the_edge(chosen, rates, titles),
     ]

@@ -235,6 +235,16 @@ def _order(rows: Sequence[RunScore], use: Setting) -> list[str]:
             f"{', '.join(f'{100 * error:.2f}' for error in last.values())}. The paper's order, in which longer chunks "
             f"recall more, {verdict}{rest}."
         )
+        for name, errors in found.items():
+            # The second chunk's prefix is the first chunk as it is.
+            unmerged = [n for n in errors if n <= 2 * use.models[name].chunk_length]
+            merged = [n for n in errors if n not in unmerged]
+            if unmerged and merged and errors[max(unmerged)].mean <= LEARNED < errors[min(merged)].mean:
+                said.append(
+                    f"With {one.labels[name]} nothing is merged at {max(unmerged)} tokens, where "
+                    f"{errors[max(unmerged)].mean:.2%} are wrong, and {errors[min(merged)].mean:.2%} are at "
+                    f"{min(merged)}: what is lost is lost in Agg."
+                )
     return [" ".join(said)] if said else []
 
 
@@ -276,7 +286,7 @@ def _fewer(rows: Sequence[RunScore], use: Setting) -> list[str]:
     return [
         "## Fewer pairs for the shortest chunks",
         f"Error in percent at {longest} tokens, with the projecting Agg and the learning rate it has on all pairs; "
-        "fewer pairs have one seed.",
+        f"fewer pairs have one seed, {all_pairs} those of the first table.",
         table(["chunk", *(f"{pairs} pairs" for pairs in counts)], lines),
         _reason(
             {(use.models[name].chunk_length, pairs): e for name, found in errors.items() for pairs, e in found.items()},
