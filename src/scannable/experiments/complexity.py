@@ -224,9 +224,10 @@ def draw(costs: Sequence[Cost], claims: Mapping[str, str]) -> Figure:
     quantities: list[Callable[[Cost], float]] = [lambda c: c.work / c.n, lambda c: c.depth, lambda c: c.nbytes]
     circuits = [cost for cost in costs if cost.form != FAST]
     n = sorted({cost.n for cost in circuits})
-    rows = [name for name in dict.fromkeys(cost.model for cost in circuits) if name not in LOOKS]
+    there = dict.fromkeys(cost.model for cost in circuits)
+    rows, others = [name for name in there if name not in LOOKS], [name for name in LOOKS if name in there]
     for axes, quantity in zip(panels, quantities, strict=True):
-        for name in (*rows, *LOOKS):
+        for name in (*rows, *others):
             color, marker, label = LOOKS.get(
                 name, ("grey", None, f"{len(rows)} affine rows" if name == rows[0] else None)
             )
@@ -234,7 +235,7 @@ def draw(costs: Sequence[Cost], claims: Mapping[str, str]) -> Figure:
             look = {"linewidth": 0.8, "alpha": 0.6} if name in rows else {"markersize": 5}
             axes.plot(n, values, color=color, marker=marker, label=label, **look)
         _finish(axes)
-    for name in LOOKS:
+    for name in others:
         mine = [cost for cost in circuits if cost.model == name]
         for axes, quantity, law in zip(panels, quantities, claimed_laws(claims[name]), strict=True):
             _reference(axes, [quantity(cost) for cost in mine], n, law)

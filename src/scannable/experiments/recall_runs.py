@@ -251,5 +251,5 @@ def fewer_recipes(use: Setting, rates: Mapping[str, float]) -> dict[str, Recipe[
         f"{fewer_name(name, pairs)}-{seed}": on(name, pairs)
         for name in use.shortest
         for pairs in use.fewer
-        if family_of[name] in rates
+        if family_of.get(name) in rates
     }
